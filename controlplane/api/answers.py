@@ -1,0 +1,183 @@
+"""From the vocabulary to the shapes of the API."""
+
+from collections import Counter
+
+from controlplane import __version__
+from controlplane.api import shapes
+from controlplane.api.finite import finite_reading
+from controlplane.api.redact import without_secrets
+from controlplane.signals.decision import Orders
+from controlplane.signals.interval import Interval
+from controlplane.signals.reading import Unknown
+from controlplane.signals.snapshot import (
+    Condition,
+    Distribution,
+    FleetSnapshot,
+    Goodput,
+    Latency,
+    Load,
+    Number,
+    PoolSnapshot,
+    ReplicaSnapshot,
+    ReplicaState,
+)
+from controlplane.signals.status import Objective, Status
+
+
+def fleet_of(snapshot: FleetSnapshot, orders: Orders, status: Status, now: float) -> shapes.Fleet:
+    states = Counter(replica.state for replica in snapshot.replicas.values())
+    return shapes.Fleet(
+        version=__version__,
+        at=snapshot.at,
+        age_seconds=_age(snapshot.at, now),
+        tick=snapshot.tick,
+        replicas={state: states[state] for state in ReplicaState},
+        pools=[pool_of(pool, status.objectives.get(pool.name), now) for pool in snapshot.pools.values()],
+        orders=orders_of(orders),
+        troubles=list(status.troubles),
+    )
+
+
+def pool_of(pool: PoolSnapshot, objective: Objective | None, now: float) -> shapes.Pool:
+    return shapes.Pool(
+        name=pool.name,
+        replicas=pool.replicas,
+        replicas_up=pool.replicas_up,
+        objective=None if objective is None else shapes.Objective.model_validate(objective),
+        load=_load(pool.load, now),
+        latency=_latency(pool.latency, now),
+        goodput=_goodput(pool.goodput),
+        conditions=_conditions(pool.conditions),
+    )
+
+
+def replica_of(replica: ReplicaSnapshot, now: float) -> shapes.Replica:
+    return shapes.Replica(
+        name=replica.name,
+        pool=replica.pool,
+        url=without_secrets(replica.url),
+        state=replica.state,
+        detail=replica.detail,
+        engine=replica.engine,
+        version=replica.version,
+        models=list(replica.models),
+        last_scrape_at=replica.last_scrape_at,
+        scrape_seconds=replica.scrape_seconds,
+        restarts=replica.restarts,
+        load=_load(replica.load, now),
+        latency=_latency(replica.latency, now),
+        goodput=_goodput(replica.goodput),
+        preemption_trend=replica.preemption_trend,
+        conditions=_conditions(replica.conditions),
+        engines={
+            name: shapes.EngineLoad(
+                running=_number(engine.running, now),
+                waiting=_number(engine.waiting, now),
+                kv_usage=_number(engine.kv_usage, now),
+            )
+            for name, engine in replica.engines.items()
+        },
+    )
+
+
+def orders_of(orders: Orders) -> shapes.Orders:
+    return shapes.Orders.model_validate(orders)
+
+
+def summary_of(snapshot: FleetSnapshot, now: float) -> shapes.Summary:
+    return shapes.Summary(
+        at=snapshot.at,
+        tick=snapshot.tick,
+        hold=snapshot.orders.hold is not None,
+        pools=[
+            shapes.PoolSummary(
+                name=pool.name,
+                replicas=pool.replicas,
+                replicas_up=pool.replicas_up,
+                running=_number(pool.load.running, now),
+                waiting=_number(pool.load.waiting, now),
+                kv_usage=_number(pool.load.kv_usage, now),
+                goodput_ratio=_bounds(pool.goodput.good_requests, over=pool.goodput.requests),
+                goodput_ratio_point=_point(pool.goodput.good_requests_point, over=pool.goodput.requests),
+                conditions=sorted({condition.kind for condition in pool.conditions}),
+            )
+            for pool in snapshot.pools.values()
+        ],
+    )
+
+
+def _number(reading: Number, now: float) -> shapes.Number:
+    reading = finite_reading(reading)
+    if isinstance(reading, Unknown):
+        return _unknown(reading, now)
+    return shapes.KnownNumber(
+        value=reading.value, at=reading.at, age_seconds=_age(reading.at, now), quality=reading.quality
+    )
+
+
+def _distribution(reading: Distribution, now: float) -> shapes.Distribution:
+    if isinstance(reading, Unknown):
+        return _unknown(reading, now)
+    return shapes.KnownDistribution(
+        value=shapes.Quantiles.model_validate(reading.value),
+        at=reading.at,
+        age_seconds=_age(reading.at, now),
+        quality=reading.quality,
+    )
+
+
+def _unknown(reading: Unknown, now: float) -> shapes.UnknownReading:
+    return shapes.UnknownReading(
+        unknown=reading.reason, detail=reading.detail, at=reading.at, age_seconds=_age(reading.at, now)
+    )
+
+
+def _load(load: Load, now: float) -> shapes.Load:
+    return shapes.Load(**{field: _number(getattr(load, field), now) for field in shapes.Load.model_fields})
+
+
+def _latency(latency: Latency, now: float) -> shapes.Latency:
+    return shapes.Latency(
+        **{field: _distribution(getattr(latency, field), now) for field in shapes.Latency.model_fields}
+    )
+
+
+def _goodput(goodput: Goodput) -> shapes.Goodput:
+    return shapes.Goodput(
+        window_seconds=goodput.window_seconds,
+        denominator=goodput.denominator,
+        requests=goodput.requests,
+        finished=goodput.finished,
+        failed=goodput.failed,
+        shed=goodput.shed,
+        gave_up=goodput.gave_up,
+        tokens=goodput.tokens,
+        good_requests=_bounds(goodput.good_requests),
+        good_requests_point=goodput.good_requests_point,
+        good_tokens=_bounds(goodput.good_tokens),
+        good_tokens_point=goodput.good_tokens_point,
+        ratio=_bounds(goodput.good_requests, over=goodput.requests),
+        ratio_point=_point(goodput.good_requests_point, over=goodput.requests),
+        token_ratio=_bounds(goodput.good_tokens, over=goodput.tokens),
+        token_ratio_point=_point(goodput.good_tokens_point, over=goodput.tokens),
+        unknown=goodput.unknown,
+    )
+
+
+def _bounds(bounds: Interval | None, *, over: float = 1.0) -> shapes.Bounds | None:
+    """The bounds, each divided by `over`; None of nothing."""
+    if bounds is None or not over > 0:
+        return None
+    return shapes.Bounds(low=bounds.low / over, high=bounds.high / over)
+
+
+def _point(point: float | None, *, over: float) -> float | None:
+    return None if point is None or not over > 0 else point / over
+
+
+def _conditions(conditions: tuple[Condition, ...]) -> list[shapes.Condition]:
+    return [shapes.Condition.model_validate(condition) for condition in conditions]
+
+
+def _age(at: float, now: float) -> float:
+    return max(0.0, now - at)

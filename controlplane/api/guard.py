@@ -1,0 +1,138 @@
+"""What stands before every route: the token of the writing half, limits on bodies, security headers.
+
+Whatever is neither GET nor HEAD nor OPTIONS writes, so a route that is added later is guarded without
+being told to. A request that may not write is refused before its body is read.
+"""
+
+import asyncio
+import hmac
+import logging
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controlplane.api.errors import error_response
+from controlplane.api.settings import ApiSettings, TokenError
+
+LARGEST_BODY_BYTES = 64 * 1024
+LONGEST_BODY_SECONDS = 10.0
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._token_trouble = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_SECURITY_HEADERS)
+            await send(message)
+
+        if scope["method"] in _READING:
+            await self._app(scope, receive, send_with_headers)
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(headers) or _too_large(headers)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        body = await _body(receive)
+        if isinstance(body, Response):
+            await body(scope, receive, send_with_headers)
+            return
+        await self._app(scope, _Replayed(body, receive), send_with_headers)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        """Why this request may not write; None where it shows the token."""
+        try:
+            token = self._settings.token()
+        except TokenError as error:
+            if str(error) != self._token_trouble:
+                self._token_trouble = str(error)
+                _log.warning("the API cannot be written: %s", error)
+            return error_response(503, "token_unavailable", "the token of this API cannot be read; see the log")
+        self._token_trouble = ""
+        if token is None:
+            return error_response(
+                403,
+                "read_only",
+                "this API can only be read: no token is configured (api.token_file or api.token_env)",
+            )
+        shown = headers.getlist("authorization")
+        if not shown:
+            return _unauthorized("token_missing", "writing needs the header `Authorization: Bearer TOKEN`")
+        scheme, _, value = shown[0].partition(" ")
+        right = hmac.compare_digest(value.strip().encode("latin-1"), token)
+        if len(shown) != 1 or scheme.lower() != "bearer" or not right:
+            return _unauthorized("token_wrong", "the Authorization header does not hold the token of this API")
+        return None
+
+
+class _Replayed:
+    """`receive` for an application whose body has been read already."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+def _unauthorized(code: str, message: str) -> Response:
+    return error_response(401, code, message, {"www-authenticate": "Bearer"})
+
+
+def _too_large(headers: Headers) -> Response | None:
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or int(length) <= LARGEST_BODY_BYTES:
+        return None  # a length that is no number is the server's to refuse; the body is counted anyway
+    return error_response(
+        413, "too_large", f"a body of {length} bytes is over the limit of {LARGEST_BODY_BYTES}"
+    )
+
+
+async def _body(receive: Receive) -> bytes | Response:
+    """The whole body, or the answer that says why it is not taken."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(LONGEST_BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return error_response(400, "gone", "the client went away before its body was complete")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > LARGEST_BODY_BYTES:
+                    return error_response(
+                        413, "too_large", f"the body is over the limit of {LARGEST_BODY_BYTES} bytes"
+                    )
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        return error_response(
+            408, "too_slow", f"the body was not complete after {LONGEST_BODY_SECONDS:.0f} s"
+        )

@@ -1,0 +1,1 @@
+"""The running control plane: schedule, tick, journal, orders of people, start and stop."""

@@ -1,0 +1,349 @@
+"""The journal of a running daemon: every tick in one transaction, written by a thread of its own.
+
+The loop hands entries over and never waits for the disk. While the disk is slow they queue; while it is
+full or broken ticks are lost to the journal, counted, and the loop goes on. What was decided and what
+happened in lost ticks is kept and written as soon as something can be written again; then a new segment
+begins with a checkpoint, so that what follows can be replayed.
+
+On start the memory is brought back to exactly where the last committed tick left it: from the newest
+checkpoint through the ticks after it. Cumulative counters do the rest: what the engines counted while no
+tick was committed is in the difference to the next scrape, once.
+"""
+
+import fcntl
+import logging
+import os
+import queue
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from controlplane import __version__
+from controlplane.daemon import journal_file as file
+from controlplane.daemon.journal_file import JournalError, Matching
+from controlplane.daemon.settings import DaemonSettings
+from controlplane.policy.memory import Memory
+from controlplane.policy.settings import PolicySettings
+from controlplane.signals.decision import Decision, Event
+from controlplane.signals.samples import Samples
+from controlplane.signals.snapshot import FleetSnapshot
+
+T = TypeVar("T")
+TickFunction: TypeAlias = Callable[
+    [Samples, Memory, PolicySettings, float], tuple[FleetSnapshot, tuple[Decision, ...], Memory]
+]
+
+CHECKPOINT_SECONDS = 60.0
+_MOST_QUEUED = 120  # entries, so two minutes of a stuck disk
+_MOST_LOST = 1000  # lost ticks whose decisions and events are kept
+_MOST_CUT = 60  # checkpoints a prune may cut off, so that the queue is never held up for long
+_MOST_VACUUMED = 5000  # pages a prune may give back to the file system
+
+log = logging.getLogger(__name__)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One tick: what went in, what came out, the memory before and after it.
+
+    `events` are the tick's own, `notes` what the daemon itself has to tell.
+    """
+
+    at: float
+    settings: PolicySettings
+    samples: Samples
+    decisions: tuple[Decision, ...]
+    events: tuple[Event, ...]
+    notes: tuple[Event, ...]
+    before: Memory
+    after: Memory
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    decision_id: str
+    outcome: str
+
+
+class _Prune(msgspec.Struct, frozen=True):
+    now: float
+
+
+class Journal:
+    """An open journal. All its methods may be called in the loop; `events` and `decisions` read the disk.
+
+    `error` is the sentence of what keeps it from writing, empty where all is well.
+    """
+
+    def __init__(self, settings: DaemonSettings, tick: TickFunction) -> None:
+        """Open or make the journal, bring the memory back. Raises JournalError with a sentence."""
+        self._path = settings.journal
+        self._settings = settings
+        self.error = ""
+        self.writes = 0
+        self.failures = 0
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalError(f"the journal {self._path} cannot be made: {file.why(error)}") from None
+        self._lock = _lock(self._path)
+        try:
+            if not self._path.is_symlink() and not self._path.exists():
+                file.create(self._path)
+            self._connection: sqlite3.Connection | None = file.connect(self._path)
+            with _closed_on_error(self._connection):
+                file.check(self._connection, self._path)
+                self.memory, self.last_at, self._chained = _recover(self._connection, tick)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._segment: int | None = None
+        self._last_tick = self.memory.tick
+        self._last_settings: tuple[int, PolicySettings] | None = None
+        self._checkpoint_at = 0.0
+        self._lost: deque[Entry] = deque(maxlen=_MOST_LOST)
+        self._reader: sqlite3.Connection | None = None
+        self._reading = threading.Lock()
+        self._queue: queue.Queue[Entry | _Outcome | _Prune | None] = queue.Queue(_MOST_QUEUED)
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        return self._queue.qsize()
+
+    def append(self, entry: Entry) -> None:
+        """Have one tick written. Where too many wait already, it is lost as on a full disk."""
+        try:
+            self._queue.put_nowait(entry)
+        except queue.Full:
+            self._failed(entry, self._cannot_write(f"{_MOST_QUEUED} ticks wait for the disk already"))
+
+    def outcome(self, decision_id: str, outcome: str) -> None:
+        """Have the outcome of a decision that was pending written; the decision is in the queue before it."""
+        self._put(_Outcome(decision_id, outcome))
+
+    def prune(self, now: float) -> None:
+        """Have dropped what is older at Unix time `now` or larger than the settings allow."""
+        self._put(_Prune(now))
+
+    def decisions(self, matching: Matching) -> list[Decision]:
+        """Recorded decisions. Raises JournalError."""
+        return self._read(lambda connection: file.read_decisions(connection, matching))
+
+    def events(self, matching: Matching) -> list[Event]:
+        """Recorded events. Raises JournalError."""
+        return self._read(lambda connection: file.read_events(connection, matching))
+
+    def close(self, timeout_seconds: float = 10.0) -> bool:
+        """Write what waits, then let go of the file. Returns False where the time was not enough."""
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=timeout_seconds)
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            return False
+        with self._reading:
+            if self._reader:
+                self._reader.close()
+        os.close(self._lock)
+        return True
+
+    def _put(self, item: _Outcome | _Prune) -> None:
+        # Neither is worth a report of its own: where the queue is full, ticks are lost too and that is told.
+        with suppress(queue.Full):
+            self._queue.put_nowait(item)
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        with self._reading:
+            try:
+                if self._reader is None:
+                    self._reader = file.connect_to_read(self._path)
+                return read(self._reader)
+            except (sqlite3.Error, msgspec.DecodeError) as error:
+                raise JournalError(f"the journal {self._path} cannot be read: {file.why(error)}") from None
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                if self._connection is None:
+                    self._connection = file.connect(self._path)
+                match item:
+                    case Entry():
+                        self._write(self._connection, item)
+                        self.writes += 1
+                        if self._queue.empty():  # a disk that cannot keep up is not well between two ticks
+                            self.error = ""
+                    case _Outcome():
+                        self._connection.execute(
+                            "UPDATE decisions SET outcome = ? WHERE id = ?", (item.outcome, item.decision_id)
+                        )
+                    case _Prune():
+                        self._prune(self._connection, item.now)
+            except Exception as error:  # whatever it is, the daemon goes on without its journal
+                sentence = error if isinstance(error, JournalError) else self._cannot_write(file.why(error))
+                self._failed(item if isinstance(item, Entry) else None, str(sentence))
+                self._let_go()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the connection: after a failure nothing is known of its state."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+        self._connection = None
+
+    def _cannot_write(self, why: str) -> str:
+        return f"the journal {self._path} cannot be written: {why}"
+
+    def _failed(self, lost: Entry | None, sentence: str) -> None:
+        if lost:
+            # The large parts would fill the memory instead of the disk; only what people ask for is kept.
+            self._lost.append(
+                msgspec.structs.replace(lost, samples=Samples(), before=Memory(), after=Memory())
+            )
+        self.failures += 1
+        self.error = sentence
+
+    def _write(self, connection: sqlite3.Connection, entry: Entry) -> None:
+        """Commit one tick. What is known of the file changes only when it is committed."""
+        tick = entry.after.tick
+        segment, settings, checkpoint_at = self._segment, self._last_settings, self._checkpoint_at
+        lost = [self._lost.popleft() for _ in range(len(self._lost))]
+        with self._kept_on_error(lost), file.transaction(connection):
+            if segment is None or entry.before.tick != self._last_tick:
+                gap = entry.before.tick != self._last_tick or not self._chained
+                segment = _insert(connection, "segments (program, gap)", __version__, gap)
+                _checkpoint(connection, segment, entry.at, entry.before)
+                checkpoint_at = entry.at
+            if settings is None or settings[1] != entry.settings:
+                policy = entry.settings.model_dump_json()
+                settings = _insert(connection, "settings (at, policy)", entry.at, policy), entry.settings
+            _insert(
+                connection, "ticks (tick, segment, at, settings, samples)",
+                tick, segment, entry.at, settings[0], file.pack(entry.samples),
+            )  # fmt: skip
+            for missed in lost:
+                for decision in missed.decisions:
+                    file.insert_decision(connection, None, decision)
+                for event in (*missed.notes, *missed.events):
+                    file.insert_event(connection, None, event)
+            for decision in entry.decisions:
+                file.insert_decision(connection, tick, decision)
+            for event in entry.notes:
+                file.insert_event(connection, None, event)
+            for event in entry.events:
+                file.insert_event(connection, tick, event)
+            if entry.at - checkpoint_at >= CHECKPOINT_SECONDS:
+                _checkpoint(connection, segment, entry.at, entry.after)
+                checkpoint_at = entry.at
+        self._segment, self._last_settings, self._checkpoint_at = segment, settings, checkpoint_at
+        self._last_tick, self._chained = tick, True
+
+    @contextmanager
+    def _kept_on_error(self, lost: list[Entry]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._lost.extendleft(reversed(lost))
+            raise
+
+    def _prune(self, connection: sqlite3.Connection, now: float) -> None:
+        """Drop what is too old or too much. Samples go up to a checkpoint, so that the rest replays."""
+        with file.transaction(connection):
+            for table in ("decisions", "events"):
+                connection.execute(
+                    f"DELETE FROM {table} WHERE at < ?",  # noqa: S608 - names of our own
+                    (now - self._settings.keep_decisions,),
+                )
+        oldest = now - self._settings.keep_samples
+        for _ in range(_MOST_CUT):
+            second = connection.execute(
+                "SELECT id, tick, segment, at FROM checkpoints ORDER BY id LIMIT 1 OFFSET 1"
+            ).fetchone()
+            if second is None:
+                break
+            id_, tick, segment, at = second
+            if at > oldest and _bytes_used(connection) <= self._settings.journal_limit:
+                break
+            with file.transaction(connection):
+                connection.execute("DELETE FROM ticks WHERE tick <= ?", (tick,))
+                connection.execute("DELETE FROM checkpoints WHERE id < ?", (id_,))
+                connection.execute("DELETE FROM segments WHERE id < ?", (segment,))
+                connection.execute("DELETE FROM settings WHERE id < (SELECT min(settings) FROM ticks)")
+        # The free pages that the next minutes will need stay; giving them back and taking them again is work.
+        surplus = _pragma(connection, "freelist_count") - _pragma(connection, "page_count") // 20
+        if surplus > 0:
+            connection.execute(f"PRAGMA incremental_vacuum({min(surplus, _MOST_VACUUMED)})").fetchall()
+
+
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _lock(path: Path) -> int:
+    """A descriptor that holds the lock of the journal at `path`. Raises JournalError."""
+    # Not on the journal itself: closing any descriptor of a file drops the locks SQLite has on it.
+    beside = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalError(f"the journal's lock {beside} cannot be opened: {file.why(error)}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise JournalError(f"the journal {path} belongs to a running daemon (process {pid})") from None
+    except OSError as error:
+        os.close(descriptor)
+        raise JournalError(f"the journal's lock {beside} cannot be taken: {file.why(error)}") from None
+    return descriptor
+
+
+def _recover(connection: sqlite3.Connection, tick: TickFunction) -> tuple[Memory, float, bool]:
+    """The memory after the last committed tick, its time (0.0: none), and whether all ticks led to it."""
+    checkpoint = file.newest_checkpoint(connection)
+    memory = checkpoint.memory if checkpoint else Memory()
+    last_at, chained = (checkpoint.at if checkpoint else 0.0), True
+    for row in file.read_ticks(connection, after=memory.tick):
+        try:
+            _, _, memory = tick(row.samples, memory, row.settings, row.at)
+        except Exception:
+            # It went well when it was recorded, so this program is not the one that recorded it.
+            log.exception("a recorded tick fails now and is left out", extra={"fields": {"tick": row.number}})
+            memory, chained = msgspec.structs.replace(memory, tick=row.number), False
+        last_at = row.at
+    return memory, last_at, chained
+
+
+def _insert(connection: sqlite3.Connection, into: str, *values: object) -> int:
+    marks = ", ".join("?" * len(values))
+    cursor = connection.execute(f"INSERT INTO {into} VALUES ({marks})", values)  # noqa: S608 - names of our own
+    return int(cursor.lastrowid or 0)
+
+
+def _checkpoint(connection: sqlite3.Connection, segment: int, at: float, memory: Memory) -> None:
+    _insert(
+        connection, "checkpoints (segment, tick, at, memory)", segment, memory.tick, at, file.pack(memory)
+    )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+def _bytes_used(connection: sqlite3.Connection) -> int:
+    pages = _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
+    return pages * _pragma(connection, "page_size")

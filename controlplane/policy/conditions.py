@@ -1,0 +1,38 @@
+"""Conditions that begin and end once: a test must hold several times in a row before anybody is told."""
+
+import msgspec
+
+from controlplane.signals.snapshot import Condition
+
+# How many looks in a row it takes to begin, and to end. A stall and a missing engine are already held for
+# a time by their own tests; load comes and goes between two looks.
+_PATIENCE = {
+    "scrape-failing": (3, 1),
+    "not-an-engine": (1, 1),
+    "asleep": (1, 1),
+    "wedged": (1, 1),
+    "frozen-gauges": (1, 1),
+    "stalled": (1, 1),
+    "preempting": (1, 1),
+    "saturated": (3, 3),
+    "objective-missed": (3, 3),
+}
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """One condition under watch: `streak` looks in a row spoke against what we hold."""
+
+    active: Condition | None = None
+    streak: int = 0
+
+
+def look(watch: Watch, kind: str, sentence: str | None, at: float) -> Watch:
+    """One look at Unix time `at`: `sentence` says what holds, None that it does not hold."""
+    begin, end = _PATIENCE[kind]
+    holds = sentence is not None
+    if holds == (watch.active is not None):
+        return watch if watch.streak == 0 else Watch(watch.active)
+    streak = watch.streak + 1
+    if streak < (begin if holds else end):
+        return Watch(watch.active, streak)
+    return Watch(Condition(kind, at, sentence)) if sentence is not None else Watch()

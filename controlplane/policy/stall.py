@@ -1,0 +1,57 @@
+"""Work without progress: a wedged engine, or gauges that froze after their requests had gone.
+
+An engine that runs or queues requests computes; whatever it computes moves some counter: tokens of a
+prompt, tokens of an answer, engine steps (a long chunked prefill moves only those, and the KV usage).
+Where nothing of that moves for long while the page is served, one of two things is true. Either the
+engine is **wedged** (vLLM's `/health` stays 200 then), or it is idle and its **gauges are frozen** at
+the last step before all its clients hung up (vLLM issue 22545). Only whoever sends the requests knows
+which; where no gateway tells, the state is called **stalled** and the gauges are not believed.
+"""
+
+import msgspec
+
+from controlplane.signals.samples import Signals
+
+_MOVING_NUMBERS = ("prompt_tokens_total", "generation_tokens_total", "kv_usage")
+_MOVING_COUNTS = ("step_tokens", "ttft", "e2e")
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """The last time (Unix seconds) an engine moved or was idle, and what its counters said then."""
+
+    at: float
+    trace: tuple[float, ...]
+
+
+def trace(signals: Signals) -> tuple[float, ...]:
+    """All values that move when an engine works; -1 for those that are not there."""
+    numbers = [signals.numbers.get(name, -1.0) for name in _MOVING_NUMBERS]
+    counts = [signals.histograms[n].count if n in signals.histograms else -1.0 for n in _MOVING_COUNTS]
+    return (*numbers, *counts)
+
+
+def busy(signals: Signals) -> bool:
+    """Whether the gauges say that there is work."""
+    return signals.numbers.get("running", 0.0) > 0 or signals.numbers.get("waiting", 0.0) > 0
+
+
+def follow(progress: Progress | None, signals: Signals, at: float) -> Progress:
+    """The progress after one more page at `at`."""
+    now = trace(signals)
+    if progress is None or now != progress.trace or not busy(signals):
+        return Progress(at, now)
+    return progress
+
+
+def judge(stalled_seconds: float, in_flight: float | None, engine: str, signals: Signals) -> tuple[str, str]:
+    """The kind of a stall, and the sentence for it; `in_flight` is what the gateways have open."""
+    running, waiting = signals.numbers.get("running", 0.0), signals.numbers.get("waiting", 0.0)
+    facts = (
+        f"engine {engine} shows {running:.0f} running and {waiting:.0f} waiting, "
+        f"but not one token for {stalled_seconds:.0f} s"
+    )
+    if in_flight is None:
+        return "stalled", f"{facts}: it is wedged, or its gauges froze after the clients hung up"
+    if in_flight > 0:
+        return "wedged", f"{facts}, while the gateways have {in_flight:.0f} requests open"
+    return "frozen-gauges", f"{facts}, and no gateway has a request open: the gauges are frozen"

@@ -1,0 +1,210 @@
+"""Every metric that the product exports of itself and of the fleet, in one place.
+
+The exporter can write only what stands here, and dashboards, recording rules and alerts are generated
+from here, so that a panel never asks for a name that nobody exports.
+
+Rules of this file: a name starts with `controlplane_`, ends with its unit (`_total` or `_info` after
+that), and labels are bounded: they come from the configuration, from discovery or from a closed set of
+codes, never from a page of an engine or from a request. Pools and replicas have families of their own,
+because a sum over a family that held both would count everything twice. A reading that is unknown has
+no sample in its family; `controlplane_reading_unknown` then says why.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    INFO = "info"  # always 1; the facts are the labels
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One family. `name` is as a query writes it (with `_total` or `_info`), `unit` "" where it has none."""
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The name without the suffix that OpenMetrics adds by the kind."""
+        suffix = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(self.kind, "")
+        return self.name.removesuffix(suffix)
+
+
+QUANTILES = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99"}
+"""Values of the label `quantile` and the fields of `Quantiles` that they show."""
+
+LOAD = {
+    "running": ("running_requests", "requests", "Requests in the engines' running batches"),
+    "waiting": ("waiting_requests", "requests", "Requests that wait in the engines' queues"),
+    "waiting_tokens": (
+        "waiting_tokens",
+        "tokens",
+        "Prompt tokens of waiting requests; an estimate: waiting times the recent mean prompt",
+    ),
+    "kv_usage": ("kv_usage_ratio", "ratio", "Used share of the KV cache of the fullest engine"),
+    "kv_usage_mean": ("kv_usage_mean_ratio", "ratio", "Used share of the KV cache, mean over the engines"),
+    "prompt_tokens_per_second": ("prompt_tokens_per_second", "tokens_per_second", "Prompt tokens taken in"),
+    "generation_tokens_per_second": (
+        "generation_tokens_per_second",
+        "tokens_per_second",
+        "Output tokens made",
+    ),
+    "requests_per_second": ("finished_requests_per_second", "requests_per_second", "Requests finished"),
+    "preemptions_per_second": (
+        "preemptions_per_second",
+        "preemptions_per_second",
+        "Requests thrown out of the running batch for want of KV cache",
+    ),
+    "prefix_hit_ratio": (
+        "prefix_hit_ratio",
+        "ratio",
+        "Share of prompt tokens looked up that the prefix cache held",
+    ),
+}
+"""Field of `Load`: (rest of the metric's name, unit, help)."""
+
+LATENCY = {
+    "queue_time": "Time of a request in the engine's queue",
+    "engine_time": "Prefill plus decode time of a finished request",
+    "prefill_time": "Prefill time of a request",
+    "decode_time": "Decode time of a request",
+    "ttft": "Time to first token of a request",
+    "tpot": "Mean time per output token after the first, per request",
+    "itl": "Time between two output tokens, per gap",
+    "e2e": "Time from arrival to the last token of a request",
+}
+"""Field of `Latency`: what it is. The metric's name is the field and `_seconds`."""
+
+
+def _gauge(rest: str, text: str, unit: str = "", *labels: str) -> Metric:
+    return Metric(f"controlplane_{rest}", Kind.GAUGE, text, unit, labels)
+
+
+def _counter(rest: str, text: str, *labels: str) -> Metric:
+    return Metric(f"controlplane_{rest}_total", Kind.COUNTER, text, "", labels)
+
+
+def _info(rest: str, text: str, *labels: str) -> Metric:
+    return Metric(f"controlplane_{rest}_info", Kind.INFO, text, "", labels)
+
+
+def _both(rest: str, text: str, unit: str = "", *labels: str) -> tuple[Metric, Metric]:
+    """The same gauge for a pool and for a replica."""
+    return (
+        _gauge(f"pool_{rest}", f"{text}, of a pool.", unit, "pool", *labels),
+        _gauge(f"replica_{rest}", f"{text}, of a replica.", unit, "pool", "replica", *labels),
+    )
+
+
+_SELF = (
+    _info("build", "The running controlplane.", "version", "python_version"),
+    _gauge("start_timestamp_seconds", "Unix time of the start.", "seconds"),
+    _counter("ticks", "Ticks done."),
+    Metric("controlplane_tick_duration_seconds", Kind.HISTOGRAM, "Time of one tick.", "seconds"),
+    _gauge("tick_interval_seconds", "Time from tick to tick, as configured.", "seconds"),
+    _gauge("last_tick_timestamp_seconds", "Unix time of the last tick.", "seconds"),
+    _counter("misfires", "Ticks that came too late and were left out."),
+    _counter("missed_scrapes", "Scrapes left out because the one before had not ended."),
+    _counter("scrapes", "Scrapes by result; reason is empty where the page was read.", "result", "reason"),
+    _counter("dropped_samples", "Samples of engines that were dropped: NaN or infinite."),
+    _counter("journal_writes", "Ticks that the journal has kept."),
+    _counter("journal_failures", "Ticks that the journal could not keep."),
+    _gauge("journal_queue_ticks", "Ticks that wait to be written.", "ticks"),
+    _counter("decisions", "Decisions by action and reason code.", "action", "reason"),
+    _counter("events", "Events by kind.", "kind"),
+    _gauge("hold_active", "1 while a hold freezes every actuator."),
+    _gauge("active_overrides", "Overrides that stand.", "overrides"),
+    _gauge("open_streams", "Clients of the event stream.", "streams"),
+    _counter("dropped_streams", "Clients of the event stream dropped because they read too slowly."),
+)
+
+_FLEET = (
+    _gauge(
+        "reading_unknown",
+        "1 for a signal without a value, and why; replica is empty for a signal of a pool.",
+        "",
+        *("pool", "replica", "signal", "reason"),
+    ),
+    _gauge("omitted_pools", "Pools without series of their own: there are too many.", "pools"),
+    _gauge("omitted_replicas", "Replicas without series of their own: there are too many.", "replicas"),
+)
+
+_POOL = (
+    _gauge("pool_replicas", "Replicas that should be there.", "replicas", "pool"),
+    _gauge("pool_up_replicas", "Replicas that are up.", "replicas", "pool"),
+    _gauge("pool_objective_ratio", "Share of requests that should be good.", "ratio", "pool"),
+    _gauge("pool_objective_ttft_seconds", "Most TTFT that a good request may have.", "seconds", "pool"),
+    _gauge("pool_objective_tpot_seconds", "Most TPOT that a good request may have.", "seconds", "pool"),
+    _info(
+        "pool_goodput_denominator",
+        "What goodput is divided by: all requests (gateway), all answered (http) or only finished ones.",
+        *("pool", "denominator"),
+    ),
+)
+
+_REPLICA = (
+    _info(
+        "replica",
+        "The endpoint, and the engine and the version range that its page shows.",
+        *("pool", "replica", "url", "engine", "version"),
+    ),
+    _info(
+        "replica_goodput_denominator",
+        "What the goodput of a replica is divided by, as for its pool.",
+        *("pool", "replica", "denominator"),
+    ),
+    _gauge(
+        "replica_state",
+        "1 for the state that the replica is in, 0 for all others.",
+        "",
+        *("pool", "replica", "state"),
+    ),
+    _gauge(
+        "replica_preemption_trend",
+        "1 for the way in which preemptions come, 0 for all others.",
+        "",
+        *("pool", "replica", "trend"),
+    ),
+    _counter("replica_restarts", "Restarts of the engine since the journal began.", "pool", "replica"),
+    _gauge(
+        "replica_last_scrape_timestamp_seconds",
+        "Unix time of the last page that was read; its age is time() minus this.",
+        "seconds",
+        *("pool", "replica"),
+    ),
+    _gauge(
+        "replica_scrape_duration_seconds", "Time that the last page took.", "seconds", *("pool", "replica")
+    ),
+)
+
+
+def _work() -> tuple[Metric, ...]:
+    """Load, latency and goodput: the same for pools and replicas."""
+    metrics: list[Metric] = []
+    for rest, unit, text in LOAD.values():
+        metrics += _both(rest, text, unit)
+    for name, text in LATENCY.items():
+        metrics += _both(f"{name}_seconds", f"{text}: quantiles over the window", "seconds", "quantile")
+        metrics += _both(f"{name}_mean_seconds", f"{text}: mean over the window", "seconds")
+    metrics += _both("goodput_window_seconds", "Time over which goodput is told", "seconds")
+    metrics += _both("judged_requests", "Requests in the window that may be good or not", "requests")
+    metrics += _both("judged_tokens", "Prompt and output tokens of judged requests", "tokens")
+    metrics += _both("ended_requests", "Requests in the window by how they ended", "requests", "outcome")
+    metrics += _both("good_requests", "Judged requests within the objective", "requests", "bound")
+    metrics += _both("good_tokens", "Judged tokens of good requests", "tokens", "bound")
+    metrics += _both("goodput_ratio", "Share of judged requests that were good", "ratio", "bound")
+    metrics += _both("token_goodput_ratio", "Share of judged tokens of good requests", "ratio", "bound")
+    metrics += _both("condition", "1 while a condition of this kind holds", "", "kind")
+    return tuple(metrics)
+
+
+METRICS: tuple[Metric, ...] = (*_SELF, *_FLEET, *_POOL, *_REPLICA, *_work())
+BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

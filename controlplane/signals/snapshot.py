@@ -1,0 +1,195 @@
+"""The world as one tick sees it: fleet, pools, replicas. Immutable, and complete enough to decide on."""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from controlplane.signals.decision import Event, Orders
+from controlplane.signals.interval import Interval
+from controlplane.signals.reading import Known, Reason, Unknown
+
+Number: TypeAlias = Known[float] | Unknown
+
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """A distribution in a few numbers (seconds or tokens); None where `count` observations can't say."""
+
+    count: float
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+
+
+Distribution: TypeAlias = Known[Quantiles] | Unknown
+
+
+class ReplicaState(StrEnum):
+    UNSEEN = "unseen"  # not scraped yet
+    UP = "up"
+    ASLEEP = "asleep"  # the engine sleeps: up, but without capacity
+    UNREACHABLE = "unreachable"
+    NOT_AN_ENGINE = "not-an-engine"
+
+
+class Denominator(StrEnum):
+    """What the goodput ratio is divided by."""
+
+    GATEWAY = "gateway"  # every request that reached a gateway
+    HTTP = "http"  # every request that the engine's server answered
+    FINISHED = "finished"  # only requests that the engine finished: aborts and refusals are missing
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    """Requests and tokens within the objective over one window.
+
+    `good_requests` and `good_tokens` are proven bounds, the points are named estimates inside them;
+    both ratios are over `requests` and `tokens`. `unknown` says why there is nothing to say.
+    """
+
+    window_seconds: float
+    denominator: Denominator
+    requests: float = 0.0
+    finished: float = 0.0
+    failed: float = 0.0
+    shed: float = 0.0
+    gave_up: float = 0.0
+    tokens: float = 0.0
+    good_requests: Interval | None = None
+    good_requests_point: float | None = None
+    good_tokens: Interval | None = None
+    good_tokens_point: float | None = None
+    unknown: Reason | None = None
+
+    @property
+    def ratio(self) -> Interval | None:
+        """Share of requests that were good, as a proven interval; None where there is nothing to say."""
+        if self.unknown is not None or self.good_requests is None or self.requests <= 0:
+            return None
+        return Interval(self.good_requests.low / self.requests, self.good_requests.high / self.requests)
+
+    @property
+    def ratio_point(self) -> float | None:
+        if self.unknown is not None or self.good_requests_point is None or self.requests <= 0:
+            return None
+        return self.good_requests_point / self.requests
+
+
+class Trend(StrEnum):
+    """How preemptions come: not at all, once in a lump, or again and again."""
+
+    UNKNOWN = "unknown"
+    NONE = "none"
+    BURST = "burst"
+    SUSTAINED = "sustained"
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """Something that holds for a replica or a pool since `since` (Unix seconds)."""
+
+    kind: str
+    since: float
+    sentence: str
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Work in an engine, a replica or a pool. Never a sum of ratios: `kv_usage` is the fullest engine."""
+
+    running: Number
+    waiting: Number
+    waiting_tokens: Number
+    kv_usage: Number
+    kv_usage_mean: Number
+    prompt_tokens_per_second: Number
+    generation_tokens_per_second: Number
+    requests_per_second: Number
+    preemptions_per_second: Number
+    prefix_hit_ratio: Number
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Latency distributions over the latency window, in seconds; queue time apart from engine time.
+
+    `engine_time` is prefill plus decode of finished requests.
+    """
+
+    queue_time: Distribution
+    engine_time: Distribution
+    prefill_time: Distribution
+    decode_time: Distribution
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    e2e: Distribution
+
+
+class EngineLoad(msgspec.Struct, frozen=True):
+    """The gauges of one data-parallel engine of a replica."""
+
+    running: Number
+    waiting: Number
+    kv_usage: Number
+
+
+class ReplicaSnapshot(msgspec.Struct, frozen=True):
+    """One engine endpoint."""
+
+    name: str
+    pool: str
+    url: str
+    state: ReplicaState
+    detail: str
+    engine: str
+    version: str
+    models: tuple[str, ...]
+    last_scrape_at: float | None
+    scrape_seconds: float | None
+    restarts: int
+    load: Load
+    latency: Latency
+    goodput: Goodput
+    preemption_trend: Trend
+    conditions: tuple[Condition, ...]
+    engines: dict[str, EngineLoad]
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What a pool has done since the journal began. Counters: they grow when a goodput cell closes."""
+
+    finished: float = 0.0
+    good: Interval = Interval(0.0, 0.0)
+    good_point: float = 0.0
+    tokens: float = 0.0
+    good_tokens: Interval = Interval(0.0, 0.0)
+    good_tokens_point: float = 0.0
+    rejected: float = 0.0
+    prompt_tokens: float = 0.0
+    generation_tokens: float = 0.0
+    preemptions: float = 0.0
+    restarts: int = 0
+
+
+class PoolSnapshot(msgspec.Struct, frozen=True):
+    """All replicas that serve one purpose, with the totals since the journal began."""
+
+    name: str
+    replicas: int
+    replicas_up: int
+    load: Load
+    latency: Latency
+    goodput: Goodput
+    totals: Totals
+    conditions: tuple[Condition, ...]
+
+
+class FleetSnapshot(msgspec.Struct, frozen=True):
+    """The whole. `events` are those of this very tick."""
+
+    at: float
+    tick: int
+    pools: dict[str, PoolSnapshot]
+    replicas: dict[str, ReplicaSnapshot]
+    orders: Orders
+    events: tuple[Event, ...]

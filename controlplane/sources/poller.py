@@ -1,0 +1,207 @@
+"""Polls every target once an interval, evenly spread, each at most once at a time.
+
+Each target has a phase in the interval that follows from its name, so 1,000 targets are asked one after
+the other and not all at once, after a restart as before it. `poll_due` starts what is due and never
+waits; a target that is still being asked misses its turn, which is counted. Turns lie on a fixed grid of
+monotonic time: a late call, a suspended machine or a clock that jumps costs turns, never a burst.
+"""
+
+import asyncio
+import math
+import os
+import time
+import traceback
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from controlplane.signals.histogram import Histogram
+from controlplane.signals.reading import Reason
+from controlplane.signals.samples import Scrape, ScrapeFailure, Target
+from controlplane.sources.fetch import Answer, Errand, Failed, FailureKind, Fetch
+from controlplane.sources.settings import ScrapeSettings
+
+PageReader: TypeAlias = Callable[[Answer, float, float], Scrape | ScrapeFailure]
+"""(answer, Unix time of its arrival, seconds that it took) -> what it says. Remembers its target's pages."""
+
+CALLS_PER_INTERVAL = 20
+"""How often in an interval `poll_due` should be called; under half of it, turns are missed."""
+
+CONCURRENT_SCRAPES = 512
+"""Most scrapes under way at once; each may hold a whole body in memory and one open file."""
+
+_AT_ONCE = 16  # a small fleet may be asked at once
+_KEPT_ROUNDS = 4  # results kept, in rounds of all targets, while nobody takes them
+_ACCEPT = {"auto": ("text/plain;version=0.0.4", "gzip"), "ollama": ("application/json", "identity")}
+_SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, math.inf)
+
+
+@dataclass
+class PollCounts:
+    """What the poller did since its start.
+
+    `results` counts ended scrapes, by "ok" or the kind of failure; `missed_turns` the scrapes that did
+    not begin; `dropped` results that nobody took in time.
+    """
+
+    results: dict[str, int] = field(default_factory=dict)
+    missed_turns: int = 0
+    dropped: int = 0
+    body_bytes: int = 0
+    total_seconds: float = 0.0
+    _seconds: list[int] = field(default_factory=lambda: [0] * len(_SECONDS_BOUNDS))
+
+    def ended(self, result: str, seconds: float, body_bytes: int) -> None:
+        self.results[result] = self.results.get(result, 0) + 1
+        self.body_bytes += body_bytes
+        self.total_seconds += seconds
+        self._seconds[bisect_left(_SECONDS_BOUNDS, seconds)] += 1
+
+    @property
+    def seconds(self) -> Histogram:
+        """Durations of ended scrapes."""
+        below, cumulative = 0.0, []
+        for inside in self._seconds:
+            below += inside
+            cumulative.append(below)
+        return Histogram(_SECONDS_BOUNDS, tuple(cumulative), self.total_seconds)
+
+
+@dataclass(eq=False)
+class _Polled:
+    """One target under poll; `due` is the monotonic time of its next turn, `task` its scrape under way."""
+
+    target: Target
+    errand: Errand
+    read: PageReader
+    phase: float
+    due: float
+    task: asyncio.Task[None] | None = None
+
+
+class Poller:
+    """Polls all targets with one client. Everything happens on the running event loop.
+
+    `fetch` asks (see `fetch.Client.get`), `reader_for` makes what reads a target's answers. `monotonic`
+    is the clock of `poll_due`'s `now`; `wall` (Unix seconds) only stamps results.
+    """
+
+    def __init__(
+        self,
+        settings: ScrapeSettings,
+        fetch: Fetch,
+        reader_for: Callable[[Target], PageReader],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.counts = PollCounts()
+        self._interval = settings.interval
+        self._fetch = fetch
+        self._reader_for = reader_for
+        self._monotonic = monotonic
+        self._wall = wall
+        self._errands = {
+            engine: Errand(accept, settings.timeout, settings.max_body, encoding, settings.auth, settings.tls)
+            for engine, (accept, encoding) in _ACCEPT.items()
+        }
+        self._polled: dict[str, _Polled] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._results: list[Scrape | ScrapeFailure] = []
+
+    def set_targets(self, targets: tuple[Target, ...], now: float) -> None:
+        """Poll these from now on. What a target's reader remembers is kept where the target is the same.
+
+        A new target is due at once; the scrape of one that left is given up.
+        """
+        old = self._polled
+        self._polled = {}
+        for target in targets:
+            polled = old.get(target.name)
+            if polled is None or polled.target != target:
+                phase = zlib.crc32(target.name.encode()) / 2**32 * self._interval
+                errand = self._errands[target.engine]
+                polled = _Polled(target, errand, self._reader_for(target), phase, now)
+            self._polled[target.name] = polled
+        for name, polled in old.items():
+            if self._polled.get(name) is not polled and polled.task is not None:
+                polled.task.cancel()
+
+    def poll_due(self, now: float) -> None:
+        """Start the scrapes that are due at monotonic time `now`; call CALLS_PER_INTERVAL times an interval.
+
+        At most a tenth of the fleet (twice the even rate) is started in one call, the longest due first.
+        """
+        latest = now + 2 * self._interval  # a turn further away was set before the clock went back
+        due = [polled for polled in self._polled.values() if not now < polled.due <= latest]
+        due.sort(key=lambda polled: polled.due)
+        room = min(
+            max(_AT_ONCE, math.ceil(len(self._polled) * 2 / CALLS_PER_INTERVAL)),
+            CONCURRENT_SCRAPES - len(self._tasks),
+        )
+        for polled in due:
+            before, started = polled.due, polled.task is None and room > 0
+            if started:
+                room -= 1
+                polled.task = asyncio.get_running_loop().create_task(self._scrape(polled))
+                self._tasks.add(polled.task)
+                polled.task.add_done_callback(self._tasks.discard)
+            elif polled.task is None and now - before < self._interval / 2:
+                continue  # its turn comes in one of the next calls
+            polled.due = self._turn_after(now + self._interval / 2, polled.phase)
+            passed = round((polled.due - before) / self._interval)
+            self.counts.missed_turns += max(0, passed - started)
+
+    def take(self) -> tuple[Scrape | ScrapeFailure, ...]:
+        """All results since the last call, in the order of their arrival."""
+        results, self._results = tuple(self._results), []
+        return results
+
+    async def close(self) -> None:
+        """Give up all scrapes under way."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _turn_after(self, time_: float, phase: float) -> float:
+        """The first turn of that phase at or after a monotonic time."""
+        return math.ceil((time_ - phase) / self._interval) * self._interval + phase
+
+    async def _scrape(self, polled: _Polled) -> None:
+        try:
+            result = await self._result(polled)
+        finally:
+            polled.task = None
+        self._results.append(result)
+        excess = len(self._results) - max(_KEPT_ROUNDS * len(self._polled), _AT_ONCE)
+        if excess > 0:
+            del self._results[:excess]
+            self.counts.dropped += excess
+
+    async def _result(self, polled: _Polled) -> Scrape | ScrapeFailure:
+        started = self._monotonic()
+        answer = await self._fetch(polled.target.url, polled.errand)
+        seconds, at = self._monotonic() - started, self._wall()
+        if isinstance(answer, Failed):
+            self.counts.ended(answer.kind, seconds, 0)
+            return _failure(polled.target, at, answer.detail)
+        return self._read(polled, answer, at, seconds)
+
+    def _read(self, polled: _Polled, answer: Answer, at: float, seconds: float) -> Scrape | ScrapeFailure:
+        try:
+            result = polled.read(answer, at, seconds)
+            kind = "ok" if isinstance(result, Scrape) else FailureKind.CONTENT
+        except Exception as error:  # one odd page must not cost the others
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+            kind = FailureKind.OWN_FAULT
+            result = _failure(polled.target, at, f"cannot be read: {type(error).__name__} at {place}")
+        self.counts.ended(kind, seconds, len(answer.body))
+        return result
+
+
+def _failure(target: Target, at: float, detail: str) -> ScrapeFailure:
+    return ScrapeFailure(target.name, at, Reason.SCRAPE_FAILED, detail)

@@ -1,0 +1,140 @@
+"""Which engines there should be: static lists, discovery files and DNS, put together into one list.
+
+The list is stable: the same answers give the same targets with the same names in the same order, and a
+target keeps its name as long as it is there.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from controlplane.signals.decision import Event, Severity
+from controlplane.signals.samples import Target
+from controlplane.sources.dns_sd import RESOLVE_SECONDS, DnsName, Resolver, SystemResolver
+from controlplane.sources.file_sd import DiscoveryFiles
+from controlplane.sources.last_good import Found, LastGood
+from controlplane.sources.settings import ScrapeSettings, TargetSettings
+from controlplane.sources.urls import engine_url, host_and_port
+
+LIMIT = 10_000
+"""Most targets of a fleet; further ones are left out, which is told."""
+
+
+class Discovered(msgspec.Struct, frozen=True):
+    """What one look found: the whole new list, None where it is the old one; and what is to be told."""
+
+    targets: tuple[Target, ...] | None
+    events: tuple[Event, ...]
+
+
+class _Pool:
+    """The places of one pool that are asked for targets."""
+
+    def __init__(self, settings: TargetSettings, scrape: ScrapeSettings, resolver: Resolver) -> None:
+        self.engine = settings.engine
+        path = settings.path(scrape)
+        self._static = tuple(Found(engine_url(url, settings.scheme, path)) for url in settings.static or ())
+        self._files = (
+            DiscoveryFiles(settings.file_sd, settings.scheme, path) if settings.file_sd is not None else None
+        )
+        self._dns = (
+            DnsName(settings.dns, settings.record, settings.scheme, path, resolver)
+            if settings.dns is not None
+            else None
+        )
+        self._resolve_at = float("-inf")
+        self._places: dict[str, LastGood] = {}
+
+    async def look(self, now: float, at: float) -> list[Event]:
+        """Ask all places that are due at monotonic time `now`."""
+        answers = {}
+        if self._files is not None:
+            answers = await asyncio.to_thread(self._files.look)
+        # A due time further away than an interval was set before the clock went back.
+        if self._dns is not None and not now < self._resolve_at <= now + RESOLVE_SECONDS:
+            answers = {self._dns.place: await self._dns.look()}
+            self._resolve_at = now + RESOLVE_SECONDS
+        events: list[Event] = []
+        for place, answer in answers.items():
+            last_good = self._places.setdefault(place, LastGood(place))
+            events += last_good.take(answer, now, at)
+        return events
+
+    def found(self) -> Iterator[Found]:
+        yield from self._static
+        for _, last_good in sorted(self._places.items()):
+            yield from last_good.found
+
+
+class Discovery:
+    """All targets of a fleet."""
+
+    def __init__(
+        self,
+        pools: Mapping[str, TargetSettings],
+        scrape: ScrapeSettings,
+        resolver: Resolver | None = None,
+    ) -> None:
+        self.targets: tuple[Target, ...] = ()
+        self._pools = {
+            name: _Pool(settings, scrape, resolver or SystemResolver()) for name, settings in pools.items()
+        }
+        self._told: frozenset[tuple[str, str]] = frozenset()
+
+    async def look(self, now: float, at: float) -> Discovered:
+        """Look for targets at monotonic time `now`, Unix time `at`. One look at a time.
+
+        To be called every few seconds: files are read each time, names resolved every RESOLVE_SECONDS.
+        """
+        looks = await asyncio.gather(*(pool.look(now, at) for pool in self._pools.values()))
+        events = [event for look in looks for event in look]
+        targets, oddities = self._put_together()
+        told = frozenset((oddity.kind, oddity.target) for oddity in oddities)
+        events += [
+            Event(at, oddity.kind, oddity.target, Severity.WARNING, oddity.sentence)
+            for oddity in oddities
+            if (oddity.kind, oddity.target) not in self._told
+        ]
+        self._told = told
+        changed = targets != self.targets
+        self.targets = targets
+        return Discovered(targets if changed else None, tuple(events))
+
+    def _put_together(self) -> tuple[tuple[Target, ...], list["_Oddity"]]:
+        pool_of: dict[str, tuple[str, str]] = {}  # by URL: an engine is in one pool, or its load counts twice
+        oddities: list[_Oddity] = []
+        for name, pool in self._pools.items():
+            for found in pool.found():
+                wanted = found.pool or name
+                have, _ = pool_of.setdefault(found.url, (wanted, pool.engine))
+                if have != wanted:
+                    sentence = f"{found.url} is in the pools {have} and {wanted}: it counts in {have} only"
+                    oddities.append(_Oddity("target-in-two-pools", found.url, sentence))
+        if len(pool_of) > LIMIT:
+            sentence = f"{len(pool_of)} targets were found, only the first {LIMIT} are watched"
+            oddities.append(_Oddity("too-many-targets", "fleet", sentence))
+        names = self._names(list(pool_of)[:LIMIT])
+        targets = tuple(Target(names[url], *pool_of[url][:1], url, pool_of[url][1]) for url in names)
+        return targets, oddities
+
+    def _names(self, urls: list[str]) -> dict[str, str]:
+        """A unique name for each URL: `host:port`, with more of the URL where several share that."""
+        old = {target.url: target.name for target in self.targets}
+        names = {url: old[url] for url in urls if url in old}
+        taken = set(names.values())
+        for url in urls:
+            if url not in names:
+                plain = host_and_port(url)
+                choices = (plain, plain + url.partition("://")[2].partition("/")[1] , url)
+                names[url] = next(name for name in choices if name not in taken)
+                taken.add(names[url])
+        return {url: names[url] for url in urls}
+
+
+class _Oddity(msgspec.Struct, frozen=True):
+    """Something odd about the list as a whole, told when it appears."""
+
+    kind: str
+    target: str
+    sentence: str
