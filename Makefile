@@ -29,6 +29,22 @@ format: $(READY)  ## Format and fix what can be fixed
 test: lint system-packages  ## Lint, types and all tests that need no engine (under 10 minutes)
 	$(BIN)/pytest -q -m "not real and not campaign"
 
+test-real: $(READY)  ## Tests against a real vLLM on this CPU (installs it into var/ once)
+	$(BIN)/pytest -q -m real tests/real
+
+campaign: $(READY) system-packages  ## The long ones: crashes, fuzz, hang-ups
+	$(BIN)/pytest -q -m campaign
+
+bench: $(READY)  ## Run the benchmarks; tables on screen, JSON in benchmarks/results/
+	@for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+demo: $(READY)  ## A fleet that moves, the daemon that watches it, and where to look
+	$(BIN)/python scripts/demo.py
+
+.PHONY: system-packages
+system-packages:
+	@scripts/system-packages
+
 lock: $(READY)  ## Resolve requirements.lock anew from pyproject.toml
 	scripts/lock $(VENV)
 

@@ -47,6 +47,7 @@ def pool_of(pool: PoolSnapshot, objective: Objective | None, now: float) -> shap
         load=_load(pool.load, now),
         latency=_latency(pool.latency, now),
         goodput=_goodput(pool.goodput),
+        totals=shapes.Totals.model_validate(pool.totals),
         conditions=_conditions(pool.conditions),
     )
 
@@ -97,8 +98,7 @@ def summary_of(snapshot: FleetSnapshot, now: float) -> shapes.Summary:
                 running=_number(pool.load.running, now),
                 waiting=_number(pool.load.waiting, now),
                 kv_usage=_number(pool.load.kv_usage, now),
-                goodput_ratio=_bounds(pool.goodput.good_requests, over=pool.goodput.requests),
-                goodput_ratio_point=_point(pool.goodput.good_requests_point, over=pool.goodput.requests),
+                goodput=_goodput(pool.goodput),
                 conditions=sorted({condition.kind for condition in pool.conditions}),
             )
             for pool in snapshot.pools.values()
@@ -143,6 +143,8 @@ def _latency(latency: Latency, now: float) -> shapes.Latency:
 
 
 def _goodput(goodput: Goodput) -> shapes.Goodput:
+    told = goodput.unknown is None
+    requests, tokens = (goodput.requests, goodput.tokens) if told else (0.0, 0.0)
     return shapes.Goodput(
         window_seconds=goodput.window_seconds,
         denominator=goodput.denominator,
@@ -156,10 +158,10 @@ def _goodput(goodput: Goodput) -> shapes.Goodput:
         good_requests_point=goodput.good_requests_point,
         good_tokens=_bounds(goodput.good_tokens),
         good_tokens_point=goodput.good_tokens_point,
-        ratio=_bounds(goodput.good_requests, over=goodput.requests),
-        ratio_point=_point(goodput.good_requests_point, over=goodput.requests),
-        token_ratio=_bounds(goodput.good_tokens, over=goodput.tokens),
-        token_ratio_point=_point(goodput.good_tokens_point, over=goodput.tokens),
+        ratio=_bounds(goodput.good_requests, over=requests),
+        ratio_point=_point(goodput.good_requests_point, over=requests),
+        token_ratio=_bounds(goodput.good_tokens, over=tokens),
+        token_ratio_point=_point(goodput.good_tokens_point, over=tokens),
         unknown=goodput.unknown,
     )
 

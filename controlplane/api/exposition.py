@@ -7,12 +7,17 @@ above it differ.
 """
 
 import math
+from collections.abc import Callable
 from hashlib import blake2s
+
+from prometheus_client.utils import floatToGoString
 
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.registry import METRICS, Kind, Metric
 
 LONGEST_LABEL_CHARS = 128
+
+_number: Callable[[float], str] = floatToGoString
 
 
 def label_value(text: str) -> str:
@@ -43,17 +48,17 @@ class Page:
         """
         lines = self._lines[name]
         if value is not None and math.isfinite(value):
-            lines.append(f"{name}{{{labels}}} {float(value)!r}\n" if labels else f"{name} {float(value)!r}\n")
+            text = _number(value)
+            lines.append(f"{name}{{{labels}}} {text}\n" if labels else f"{name} {text}\n")
 
     def add_histogram(self, name: str, histogram: Histogram) -> None:
         """A histogram without labels; one without a known sum has neither sum nor count."""
         lines = self._lines[name]
         for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
-            le = "+Inf" if math.isinf(bound) else repr(float(bound))
-            lines.append(f'{name}_bucket{{le="{le}"}} {float(count)!r}\n')
+            lines.append(f'{name}_bucket{{le="{_number(bound)}"}} {_number(count)}\n')
         if histogram.total is not None and math.isfinite(histogram.total):
-            lines.append(f"{name}_count {float(histogram.count)!r}\n")
-            lines.append(f"{name}_sum {float(histogram.total)!r}\n")
+            lines.append(f"{name}_count {_number(histogram.count)}\n")
+            lines.append(f"{name}_sum {_number(histogram.total)}\n")
 
     def text(self, *, openmetrics: bool) -> str:
         """The whole page."""

@@ -12,7 +12,7 @@ from controlplane.api.redact import without_secrets
 from controlplane.signals.decision import Orders
 from controlplane.signals.interval import Interval
 from controlplane.signals.reading import Reason, Unknown
-from controlplane.signals.registry import LATENCY, LOAD, QUANTILES
+from controlplane.signals.registry import BOUNDED_TOTALS, LATENCY, LOAD, QUANTILES, TOTALS
 from controlplane.signals.snapshot import (
     Condition,
     FleetSnapshot,
@@ -20,6 +20,7 @@ from controlplane.signals.snapshot import (
     PoolSnapshot,
     ReplicaSnapshot,
     ReplicaState,
+    Totals,
     Trend,
 )
 from controlplane.signals.status import Objective, Status
@@ -89,9 +90,19 @@ def _add_pool(out: Page, pool: PoolSnapshot, objective: Objective | None) -> Non
         out.add("controlplane_pool_objective_ratio", objective.ratio, labels)
         out.add("controlplane_pool_objective_ttft_seconds", objective.ttft_seconds, labels)
         out.add("controlplane_pool_objective_tpot_seconds", objective.tpot_seconds, labels)
+    _add_totals(out, labels, pool.totals)
     unknown = label_text(pool=pool.name, replica="")
     _add_work(out, "controlplane_pool_", labels, unknown, pool)
     _add_conditions(out, "controlplane_pool_condition", labels, pool.conditions)
+
+
+def _add_totals(out: Page, labels: str, totals: Totals) -> None:
+    for field, (rest, _, _) in TOTALS.items():
+        name, total = f"controlplane_pool_{rest}_total", getattr(totals, field)
+        if field in BOUNDED_TOTALS:
+            _add_bounds(out, name, labels, total, getattr(totals, BOUNDED_TOTALS[field]))
+        else:
+            out.add(name, total, labels)
 
 
 def _add_replica(out: Page, replica: ReplicaSnapshot) -> None:
@@ -149,17 +160,17 @@ def _add_goodput(out: Page, prefix: str, labels: str, goodput: Goodput) -> None:
     denominator = f'{labels},denominator="{goodput.denominator}"'
     out.add(f"{prefix}goodput_denominator_info", 1, denominator)
     out.add(f"{prefix}goodput_window_seconds", goodput.window_seconds, labels)
-    out.add(f"{prefix}judged_requests", goodput.requests, labels)
-    out.add(f"{prefix}judged_tokens", goodput.tokens, labels)
+    out.add(f"{prefix}window_judged_requests", goodput.requests, labels)
+    out.add(f"{prefix}window_judged_tokens", goodput.tokens, labels)
     for outcome in ("finished", "failed", "shed", "gave_up"):
-        out.add(f"{prefix}ended_requests", getattr(goodput, outcome), f'{labels},outcome="{outcome}"')
+        out.add(f"{prefix}window_ended_requests", getattr(goodput, outcome), f'{labels},outcome="{outcome}"')
     requests = goodput.good_requests, goodput.good_requests_point
     tokens = goodput.good_tokens, goodput.good_tokens_point
-    _add_bounds(out, f"{prefix}good_requests", labels, *requests)
-    _add_bounds(out, f"{prefix}good_tokens", labels, *tokens)
-    if goodput.requests > 0:
+    _add_bounds(out, f"{prefix}window_good_requests", labels, *requests)
+    _add_bounds(out, f"{prefix}window_good_tokens", labels, *tokens)
+    if goodput.unknown is None and goodput.requests > 0:
         _add_bounds(out, f"{prefix}goodput_ratio", labels, *requests, over=goodput.requests)
-    if goodput.tokens > 0:
+    if goodput.unknown is None and goodput.tokens > 0:
         _add_bounds(out, f"{prefix}token_goodput_ratio", labels, *tokens, over=goodput.tokens)
 
 

@@ -105,6 +105,22 @@ class Goodput(Answer):
     unknown: Reason | None
 
 
+class Totals(Answer):
+    """What a pool has done since the journal began."""
+
+    finished: FiniteOrNull
+    good: Bounds
+    good_point: FiniteOrNull
+    tokens: FiniteOrNull
+    good_tokens: Bounds
+    good_tokens_point: FiniteOrNull
+    rejected: FiniteOrNull
+    prompt_tokens: FiniteOrNull
+    generation_tokens: FiniteOrNull
+    preemptions: FiniteOrNull
+    restarts: int
+
+
 class Load(Answer):
     running: Number
     waiting: Number
@@ -169,6 +185,7 @@ class Pool(Answer):
     load: Load
     latency: Latency
     goodput: Goodput
+    totals: Totals
     conditions: list[Condition]
 
 
@@ -264,8 +281,7 @@ class PoolSummary(Answer):
     running: Number
     waiting: Number
     kv_usage: Number
-    goodput_ratio: Bounds | None
-    goodput_ratio_point: FiniteOrNull
+    goodput: Goodput
     conditions: list[str]
 
 

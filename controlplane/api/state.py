@@ -40,21 +40,24 @@ class State(Protocol):
     async def decisions(
         self, *, since: float | None, target: str | None, action: str | None, limit: int
     ) -> Sequence[Decision]:
-        """Decisions of the journal from Unix time `since` on, newest first, at most `limit`."""
+        """Decisions of the journal from Unix time `since` on, newest first, at most `limit`.
+
+        Raises OSError where the journal cannot be read.
+        """
         ...
 
     async def events(
         self, *, since: float | None, target: str | None, kind: str | None, limit: int
     ) -> Sequence[Event]:
-        """Events of the journal from Unix time `since` on, newest first, at most `limit`."""
+        """Events of the journal, in the manner of `decisions`."""
         ...
 
     async def hold(self, hold: Hold) -> None:
-        """Freeze every actuator; written to the journal before it returns. Raises OSError if it can't."""
+        """Freeze every actuator; durable when this returns. Raises OSError where it cannot be."""
         ...
 
     async def release(self, by: str) -> None:
-        """End the hold; nothing happens where there is none. Raises OSError if it can't be written."""
+        """End the hold; nothing happens where there is none. Raises as `hold`."""
         ...
 
     async def override(self, override: Override) -> None:

@@ -26,6 +26,17 @@ LONGEST_SEND_SECONDS = 30.0  # a client that takes nothing for so long is cut of
 _log = logging.getLogger(__name__)
 
 
+def _sse(event: str, data: str) -> bytes:
+    """One server-sent event; `data` is JSON on one line."""
+    return f"event: {event}\ndata: {data}\n\n".encode()
+
+
+_DROPPED = _sse(
+    "dropped", '{"reason":"too slow; what was missed is in /api/v1/events and /api/v1/decisions"}'
+)
+_END = _sse("end", '{"reason":"the daemon stops"}')
+
+
 class Stream:
     """One listener. `frames` is what goes over the wire to it."""
 
@@ -42,7 +53,7 @@ class Stream:
             return True
         while not self._queue.empty():
             self._queue.get_nowait()
-        self.end(frame_of("dropped", '{"reason":"too slow: read on from /api/v1/events and /api/v1/decisions"}'))
+        self.end(_DROPPED)
         return False
 
     def end(self, last: bytes) -> None:
@@ -76,7 +87,9 @@ class Streams:
         self._unsubscribe = state.subscribe(self._tell)
         self.dropped = 0
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many are open."""
         return len(self._open)
 
     def open(self) -> Stream | None:
@@ -95,10 +108,12 @@ class Streams:
 
     def close(self) -> None:
         """End every stream: the daemon stops."""
+        if self._closed:
+            return
         self._closed = True
         self._unsubscribe()
         for stream in self._open:
-            stream.end(frame_of("end", '{"reason":"the daemon stops"}'))
+            stream.end(_END)
 
     def _tell(self, snapshot: FleetSnapshot, decisions: tuple[Decision, ...]) -> None:
         if not self._open:
@@ -110,15 +125,10 @@ class Streams:
 
     def _frame(self, snapshot: FleetSnapshot, decisions: tuple[Decision, ...]) -> bytes:
         """One tick: its summary, its decisions, its events."""
-        parts = [frame_of("snapshot", summary_of(snapshot, self._state.now()).model_dump_json())]
-        parts += [
-            frame_of("decision", shapes.Decision.model_validate(decision).model_dump_json())
-            for decision in decisions
-        ]
-        parts += [
-            frame_of("event", shapes.Event.model_validate(event).model_dump_json()) for event in snapshot.events
-        ]
-        return b"".join(parts)
+        parts: list[tuple[str, shapes.Answer]] = [("snapshot", summary_of(snapshot, self._state.now()))]
+        parts += [("decision", shapes.Decision.model_validate(decision)) for decision in decisions]
+        parts += [("event", shapes.Event.model_validate(event)) for event in snapshot.events]
+        return b"".join(_sse(kind, answer.model_dump_json()) for kind, answer in parts)
 
 
 class StreamResponse(StreamingResponse):
@@ -142,8 +152,3 @@ class StreamResponse(StreamingResponse):
             _log.info("a listener of the event stream took nothing for %.0f s: cut off", LONGEST_SEND_SECONDS)
         finally:
             self._streams.leave(self._stream)
-
-
-def frame_of(event: str, data: str) -> bytes:
-    """One server-sent event; `data` is JSON, which has no line breaks."""
-    return f"event: {event}\ndata: {data}\n\n".encode()

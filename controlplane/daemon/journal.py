@@ -18,7 +18,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -40,6 +40,9 @@ TickFunction: TypeAlias = Callable[
 ]
 
 CHECKPOINT_SECONDS = 60.0
+WELL_AFTER_WRITES = 10
+"""Writes in a row after which a journal that failed counts as well: an almost full disk takes a few."""
+
 _MOST_QUEUED = 120  # entries, so two minutes of a stuck disk
 _MOST_LOST = 1000  # lost ticks whose decisions and events are kept
 _MOST_CUT = 60  # checkpoints a prune may cut off, so that the queue is never held up for long
@@ -76,16 +79,19 @@ class _Prune(msgspec.Struct, frozen=True):
 class Journal:
     """An open journal. All its methods may be called in the loop; `events` and `decisions` read the disk.
 
-    `error` is the sentence of what keeps it from writing, empty where all is well.
+    `error` is the sentence of what keeps it from writing, empty where all is well; `writes` and `failures`
+    count the ticks that were kept and lost. `settings` may be replaced; what they say about retention counts
+    from then on.
     """
 
     def __init__(self, settings: DaemonSettings, tick: TickFunction) -> None:
         """Open or make the journal, bring the memory back. Raises JournalError with a sentence."""
         self._path = settings.journal
-        self._settings = settings
+        self.settings = settings
         self.error = ""
         self.writes = 0
         self.failures = 0
+        self._writes_in_a_row = 0
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -106,15 +112,14 @@ class Journal:
         self._last_settings: tuple[int, PolicySettings] | None = None
         self._checkpoint_at = 0.0
         self._lost: deque[Entry] = deque(maxlen=_MOST_LOST)
-        self._reader: sqlite3.Connection | None = None
-        self._reading = threading.Lock()
         self._queue: queue.Queue[Entry | _Outcome | _Prune | None] = queue.Queue(_MOST_QUEUED)
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
     @property
     def queued(self) -> int:
-        return self._queue.qsize()
+        """What waits to be written or is being written."""
+        return self._queue.unfinished_tasks
 
     def append(self, entry: Entry) -> None:
         """Have one tick written. Where too many wait already, it is lost as on a full disk."""
@@ -146,9 +151,6 @@ class Journal:
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             return False
-        with self._reading:
-            if self._reader:
-                self._reader.close()
         os.close(self._lock)
         return True
 
@@ -158,36 +160,55 @@ class Journal:
             self._queue.put_nowait(item)
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        with self._reading:
-            try:
-                if self._reader is None:
-                    self._reader = file.connect_to_read(self._path)
-                return read(self._reader)
-            except (sqlite3.Error, msgspec.DecodeError) as error:
-                raise JournalError(f"the journal {self._path} cannot be read: {file.why(error)}") from None
+        try:
+            # A connection of its own each time: one that stays open would keep the log from being emptied.
+            with closing(file.connect_to_read(self._path)) as connection:
+                return read(connection)
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            raise JournalError(f"the journal {self._path} cannot be read: {file.why(error)}") from None
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
             try:
-                if self._connection is None:
-                    self._connection = file.connect(self._path)
-                match item:
-                    case Entry():
-                        self._write(self._connection, item)
-                        self.writes += 1
-                        if self._queue.empty():  # a disk that cannot keep up is not well between two ticks
-                            self.error = ""
-                    case _Outcome():
-                        self._connection.execute(
-                            "UPDATE decisions SET outcome = ? WHERE id = ?", (item.outcome, item.decision_id)
-                        )
-                    case _Prune():
-                        self._prune(self._connection, item.now)
+                self._carry_out(item)
             except Exception as error:  # whatever it is, the daemon goes on without its journal
                 sentence = error if isinstance(error, JournalError) else self._cannot_write(file.why(error))
                 self._failed(item if isinstance(item, Entry) else None, str(sentence))
                 self._let_go()
+            self._queue.task_done()
         self._let_go()
+
+    def _carry_out(self, item: Entry | _Outcome | _Prune) -> None:
+        """Do it, at a second try if need be: where the log found no more room, closing it makes some."""
+        if self._connection is not None:
+            try:
+                self._do(item, self._connection)
+                return
+            except sqlite3.Error:
+                self._let_go()
+        self._connection = file.connect(self._path)
+        if isinstance(item, Entry) and file.has_tick(self._connection, item.after.tick):
+            # The disk failed after the commit was written: it counts, with all that was written with it.
+            self._segment, self._last_tick = None, item.after.tick
+            self.writes += 1
+            self._lost.clear()
+            return
+        self._do(item, self._connection)
+
+    def _do(self, item: Entry | _Outcome | _Prune, connection: sqlite3.Connection) -> None:
+        match item:
+            case Entry():
+                self._write(connection, item)
+                self.writes += 1
+                self._writes_in_a_row += 1
+                if self._writes_in_a_row >= WELL_AFTER_WRITES:
+                    self.error = ""
+            case _Outcome():
+                connection.execute(
+                    "UPDATE decisions SET outcome = ? WHERE id = ?", (item.outcome, item.decision_id)
+                )
+            case _Prune():
+                self._prune(connection, item.now)
 
     def _let_go(self) -> None:
         """Close the connection: after a failure nothing is known of its state."""
@@ -205,7 +226,8 @@ class Journal:
             self._lost.append(
                 msgspec.structs.replace(lost, samples=Samples(), before=Memory(), after=Memory())
             )
-        self.failures += 1
+            self.failures += 1
+        self._writes_in_a_row = 0
         self.error = sentence
 
     def _write(self, connection: sqlite3.Connection, entry: Entry) -> None:
@@ -253,13 +275,7 @@ class Journal:
 
     def _prune(self, connection: sqlite3.Connection, now: float) -> None:
         """Drop what is too old or too much. Samples go up to a checkpoint, so that the rest replays."""
-        with file.transaction(connection):
-            for table in ("decisions", "events"):
-                connection.execute(
-                    f"DELETE FROM {table} WHERE at < ?",  # noqa: S608 - names of our own
-                    (now - self._settings.keep_decisions,),
-                )
-        oldest = now - self._settings.keep_samples
+        oldest = now - self.settings.keep_samples
         for _ in range(_MOST_CUT):
             second = connection.execute(
                 "SELECT id, tick, segment, at FROM checkpoints ORDER BY id LIMIT 1 OFFSET 1"
@@ -267,17 +283,27 @@ class Journal:
             if second is None:
                 break
             id_, tick, segment, at = second
-            if at > oldest and _bytes_used(connection) <= self._settings.journal_limit:
+            if at > oldest and _bytes_used(connection) <= self.settings.journal_limit:
                 break
             with file.transaction(connection):
                 connection.execute("DELETE FROM ticks WHERE tick <= ?", (tick,))
                 connection.execute("DELETE FROM checkpoints WHERE id < ?", (id_,))
                 connection.execute("DELETE FROM segments WHERE id < ?", (segment,))
                 connection.execute("DELETE FROM settings WHERE id < (SELECT min(settings) FROM ticks)")
+        # What belongs to a tick that can still be replayed stays, however old it is.
+        first = connection.execute("SELECT min(tick) FROM ticks").fetchone()[0]
+        with file.transaction(connection):
+            for table in ("decisions", "events"):
+                connection.execute(
+                    f"DELETE FROM {table} WHERE at < ?1 "  # noqa: S608 - names of our own
+                    "AND (tick IS NULL OR ?2 IS NULL OR tick < ?2)",
+                    (now - self.settings.keep_decisions, first),
+                )
         # The free pages that the next minutes will need stay; giving them back and taking them again is work.
         surplus = _pragma(connection, "freelist_count") - _pragma(connection, "page_count") // 20
         if surplus > 0:
-            connection.execute(f"PRAGMA incremental_vacuum({min(surplus, _MOST_VACUUMED)})").fetchall()
+            # As a script, because each step of this statement frees one page and `execute` takes but one.
+            connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, _MOST_VACUUMED)})")
 
 
 @contextmanager

@@ -193,9 +193,18 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, also beside a daemon that does. Raises JournalError."""
+    """A connection that cannot write, beside a daemon that may. Raises JournalError."""
     recognize(path)
-    # Without a log of a writer beside it the file is all there is, and may lie where we cannot write.
+    return _connect(path, f"file:{_uri(path)}?mode=ro")
+
+
+def connect_to_replay(path: Path) -> sqlite3.Connection:
+    """As `connect_to_read`, also where nothing at all can be written, not even SQLite's shared memory.
+
+    The connection may be blind to what is written after it was made.
+    """
+    recognize(path)
+    # Without a log of a writer beside it the file is all there is.
     alone = not any(log.exists() for log in _logs(path))
     return _connect(path, f"file:{_uri(path)}?mode=ro{'&immutable=1' if alone else ''}")
 
@@ -207,10 +216,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     except sqlite3.Error as error:
         found = why(error)
     if found != "ok":
-        raise JournalError(
-            f"the journal {path} is damaged ({' '.join(str(found).split())}); "
-            "nothing was changed: move it aside or name another file"
-        )
+        raise _damaged(path, found)
 
 
 def pack(value: Memory | Samples) -> bytes:
@@ -250,6 +256,10 @@ def read_ticks(connection: sqlite3.Connection, *, after: int, segment: int | Non
             settings[settings_id] = _read_settings(connection, settings_id)
         unpacked = _unpack(samples, _samples_decoder, f"tick {number}")
         yield Tick(number, of, at, settings[settings_id], unpacked)
+
+
+def has_tick(connection: sqlite3.Connection, number: int) -> bool:
+    return connection.execute("SELECT 1 FROM ticks WHERE tick = ?", (number,)).fetchone() is not None
 
 
 def read_decisions(connection: sqlite3.Connection, matching: Matching) -> list[Decision]:
@@ -332,8 +342,17 @@ def _connect(path: Path, uri: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
     except sqlite3.Error as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(path, why(error)) from None
         raise JournalError(f"the journal {path} cannot be opened: {why(error)}") from None
     return connection
+
+
+def _damaged(path: Path, what: str) -> JournalError:
+    return JournalError(
+        f"the journal {path} is damaged ({' '.join(what.split())}); "
+        "nothing was changed: move it aside or name another file"
+    )
 
 
 def _read_settings(connection: sqlite3.Connection, id_: int) -> PolicySettings:

@@ -1,7 +1,6 @@
 """Log lines for people and machines: one line a message, `key=value` pairs (logfmt), to standard error.
 
-Nothing is logged per evaluation. `Edges` is how a lasting trouble is told once when it begins and once
-when it is over, and stays visible between.
+Nothing is logged per evaluation: what is logged is that something began, changed or ended.
 """
 
 import logging
@@ -43,30 +42,3 @@ def set_up(stream: TextIO | None = None) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # It would log each run of each job; what matters of it is counted by `schedule.py`.
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL + 1)
-
-
-class Edges:
-    """Troubles that last, by name: told when they begin or change their words, told when they are over."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._standing: dict[str, str] = {}
-
-    def begin(self, name: str, sentence: str, *, trace: bool = False, **fields: object) -> bool:
-        """Trouble `name` stands. Returns whether that is new; only then is anything logged."""
-        new = name not in self._standing
-        self._standing[name] = sentence
-        if new:
-            self._logger.warning(sentence, extra={"fields": fields}, exc_info=trace)
-        return new
-
-    def end(self, name: str, sentence: str, **fields: object) -> bool:
-        """Trouble `name` is over. Returns whether it stood."""
-        stood = self._standing.pop(name, None) is not None
-        if stood:
-            self._logger.info(sentence, extra={"fields": fields})
-        return stood
-
-    def standing(self) -> tuple[str, ...]:
-        """The sentences of all troubles that stand now."""
-        return tuple(self._standing.values())

@@ -10,21 +10,26 @@ Overrides are a small JSON file beside the journal, replaced as a whole and neve
 
 import os
 import pwd
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from controlplane.daemon.durable import replace_file, sync_directory
-from controlplane.signals.decision import Hold, Mode, Orders, Override
+from controlplane.signals.decision import Event, Hold, Mode, Orders, Override, Severity
 
 _HOLD_BYTES = 4096  # of a hold file; the rest of a longer one is not read
-_OVERRIDES_BYTES = 1 << 20
+_OVERRIDES_BYTES = 4 << 20
 _TEXT_CHARS = 500  # of a reason or a name
 _MOST_OVERRIDES = 1000
 
 SCOPES = ("pool", "replica", "node")
 SETTINGS: dict[str, tuple[str, ...]] = {"mode": tuple(Mode)}
 """What can be overridden, and with which values."""
+
+Key: TypeAlias = tuple[str, str, str]
+HOLD_KEY: Key = ("fleet", "", "hold")
 
 
 class OrdersError(Exception):
@@ -58,19 +63,10 @@ class OrderBook:
 
         Raises ValueError with a sentence for an override that means nothing, OSError.
         """
-        if override.scope not in SCOPES:
-            raise ValueError(f"an override is for one of {', '.join(SCOPES)} (got {override.scope!r})")
-        if override.setting not in SETTINGS:
-            raise ValueError(f"{override.setting!r} cannot be overridden (what can: {', '.join(SETTINGS)})")
-        if override.value not in SETTINGS[override.setting]:
-            values = ", ".join(SETTINGS[override.setting])
-            raise ValueError(f"{override.setting} is one of {values} (got {override.value!r})")
+        _check(override)
         if override.until is not None and override.until <= now:
             raise ValueError(f"the override would end before it begins (until {override.until:.0f})")
-        for what, text in (("name", override.name), ("by", override.by), ("reason", override.reason)):
-            if len(text) > _TEXT_CHARS:
-                raise ValueError(f"the {what} of an override has at most {_TEXT_CHARS} characters")
-        kept = [o for o in self.read(now).overrides if _key(o) != _key(override)]
+        kept = [o for o in self.read(now).overrides if key_of(o) != key_of(override)]
         if len(kept) >= _MOST_OVERRIDES:
             raise ValueError(f"there are {_MOST_OVERRIDES} overrides already")
         self._store((*kept, override))
@@ -78,7 +74,7 @@ class OrderBook:
     def clear(self, scope: str, name: str, setting: str, now: float) -> bool:
         """Take one override back; False where there was none. Raises OSError."""
         standing = self.read(now).overrides
-        kept = tuple(o for o in standing if _key(o) != (scope, name, setting))
+        kept = tuple(o for o in standing if key_of(o) != (scope, name, setting))
         if len(kept) == len(standing):
             return False
         self._store(kept)
@@ -86,8 +82,39 @@ class OrderBook:
 
     def _store(self, overrides: tuple[Override, ...]) -> None:
         text = msgspec.json.format(msgspec.json.encode(overrides), indent=2)
+        if len(text) >= _OVERRIDES_BYTES:
+            raise ValueError(f"all overrides together have at most {_OVERRIDES_BYTES} bytes")
         replace_file(self._overrides_path, text + b"\n", 0o600)
         self._overrides = overrides
+
+
+def changes(old: Orders, new: Orders, at: float, ended_by: Mapping[Key, str]) -> tuple[Event, ...]:
+    """What people have changed between two states of the orders, as events at Unix time `at`.
+
+    `ended_by` says who took an order back, where that is known: an override may also have run out, and
+    anybody may remove the hold file.
+    """
+    events = []
+
+    def tell(kind: str, target: str, severity: Severity, sentence: str) -> None:
+        events.append(Event(at, kind, target, severity, sentence))
+
+    if new.hold is not None and new.hold != old.hold:
+        tell("hold", "fleet", Severity.WARNING, f"{new.hold.by} ordered a hold: {new.hold.reason}")
+    elif old.hold is not None and new.hold is None:
+        tell("hold-over", "fleet", Severity.INFO, f"the hold is over{_by(HOLD_KEY, ended_by)}")
+    for override in new.overrides:
+        if override not in old.overrides:
+            what = f"{override.by} set {override.setting} of {override.scope} {override.name}"
+            tell(
+                "override", override.name, Severity.WARNING, f"{what} to {override.value}: {override.reason}"
+            )
+    standing = {key_of(override) for override in new.overrides}
+    for override in old.overrides:
+        if key_of(override) not in standing:
+            what = f"the override of {override.setting} on {override.scope} {override.name} is over"
+            tell("override-over", override.name, Severity.INFO, what + _by(key_of(override), ended_by))
+    return tuple(events)
 
 
 def read_hold(path: Path) -> Hold | None:
@@ -143,13 +170,35 @@ def _read_overrides(path: Path) -> tuple[Override, ...]:
     if len(text) > _OVERRIDES_BYTES:
         raise OrdersError(f"the overrides in {path} are larger than {_OVERRIDES_BYTES} bytes")
     try:
-        return msgspec.json.decode(text, type=tuple[Override, ...])
-    except msgspec.DecodeError as error:
+        overrides = msgspec.json.decode(text, type=tuple[Override, ...])
+        for override in overrides:
+            _check(override)
+        return overrides
+    except (msgspec.DecodeError, ValueError) as error:
         raise OrdersError(f"the overrides in {path} are damaged ({error}); mend or remove the file") from None
 
 
-def _key(override: Override) -> tuple[str, str, str]:
+def _check(override: Override) -> None:
+    """Raises ValueError with a sentence for an override that means nothing."""
+    if override.scope not in SCOPES:
+        raise ValueError(f"an override is for one of {', '.join(SCOPES)} (got {override.scope!r})")
+    if override.setting not in SETTINGS:
+        raise ValueError(f"{override.setting!r} cannot be overridden (what can: {', '.join(SETTINGS)})")
+    if override.value not in SETTINGS[override.setting]:
+        values = ", ".join(SETTINGS[override.setting])
+        raise ValueError(f"{override.setting} is one of {values} (got {override.value!r})")
+    for what, text in (("name", override.name), ("by", override.by), ("reason", override.reason)):
+        if len(text) > _TEXT_CHARS:
+            raise ValueError(f"the {what} of an override has at most {_TEXT_CHARS} characters")
+
+
+def key_of(override: Override) -> Key:
+    """What there can be one override of."""
     return override.scope, override.name, override.setting
+
+
+def _by(key: Key, ended_by: Mapping[Key, str]) -> str:
+    return f": taken back by {ended_by[key]}" if key in ended_by else ""
 
 
 def _owner(uid: int) -> str:

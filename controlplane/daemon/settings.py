@@ -43,8 +43,8 @@ class DaemonSettings(BaseModel):
     def _known_actuators(cls, modes: dict[str, dict[str, Mode]]) -> dict[str, dict[str, Mode]]:
         for name in modes:
             if name not in actuators.NAMES:
-                there = ", ".join(actuators.NAMES) or "none yet: this version only observes"
-                raise ValueError(f"there is no actuator {name!r} (there are: {there})")
+                there = f"it has {', '.join(actuators.NAMES)}" if actuators.NAMES else "it only observes"
+                raise ValueError(f"this version has no actuator {name!r}: {there}")
         return modes
 
     @model_validator(mode="after")
@@ -54,11 +54,6 @@ class DaemonSettings(BaseModel):
             raise ValueError(
                 f"keep_samples ({duration_text(self.keep_samples)}) is under {duration_text(shortest)}: "
                 "the journal could not be replayed from one checkpoint to the next"
-            )
-        if self.keep_decisions < self.keep_samples:
-            raise ValueError(
-                f"keep_decisions ({duration_text(self.keep_decisions)}) is shorter than "
-                f"keep_samples ({duration_text(self.keep_samples)}): replay compares one with the other"
             )
         return self
 

@@ -31,7 +31,7 @@ def absorb(memory: ReplicaMemory, scrape: Scrape, settings: PolicySettings) -> A
     memory, events = _identify(memory, scrape)
     memory = msgspec.structs.replace(memory, progress=_progress(memory, latest))
     if memory.latest is None:
-        carries = {name: goodput.start(_in_flight(signals, True)) for name, signals in latest.engines.items()}
+        carries = {name: goodput.start(_in_flight(latest, name, True)) for name in latest.units}
         fresh = msgspec.structs.replace(memory, latest=latest, marks=(latest,), carries=carries)
         return Absorbed(fresh, None, events)
     if growth.began_again(memory.latest, latest):
@@ -85,8 +85,9 @@ def _identify(memory: ReplicaMemory, scrape: Scrape) -> tuple[ReplicaMemory, tup
 
 
 def _progress(memory: ReplicaMemory, latest: Mark) -> dict[str, stall.Progress]:
+    shared = latest.server if growth.SERVER in latest.units else None
     return {
-        name: stall.follow(memory.progress.get(name), signals, latest.at)
+        name: stall.follow(memory.progress.get(name), signals, shared, latest.at)
         for name, signals in latest.engines.items()
     }
 
@@ -101,10 +102,10 @@ def _close(memory: ReplicaMemory, settings: PolicySettings) -> tuple[ReplicaMemo
     preempted = growth.over_engines(begin, latest, "preemptions_total")
     preempting = bool(preempted) or any(memory.preemptions)
     engines, carries = EngineCell(), {}
-    for name, signals in latest.engines.items():
-        seen = _finishers(begin.engine(name), signals)
+    for name, signals in latest.units.items():
+        seen = _finishers(begin.unit(name), signals)
         carry = memory.carries.get(name, Carry())
-        cell, carries[name] = goodput.measure(carry, seen, slo, _in_flight(signals, preempting))
+        cell, carries[name] = goodput.measure(carry, seen, slo, _in_flight(latest, name, preempting))
         engines = engines + cell
     cell_ends = _ends(begin, latest)
     keep_from = latest.at - settings.window - settings.poll_interval / 2
@@ -134,19 +135,22 @@ def _finishers(earlier: Signals, later: Signals) -> Finishers:
         prefill_time=grown("prefill_time"),
         prompt_len=grown("prompt_len"),
         generation_len=grown("generation_len"),
+        finished=growth.of_number(earlier, later, "finished_total"),
         not_answers=ends.get("error", 0.0) + ends.get("abort", 0.0),
     )
 
 
-def _in_flight(signals: Signals, preempting: bool) -> float:
+def _in_flight(mark: Mark, unit: str, preempting: bool) -> float:
     """How many requests can have a first token and be unfinished; preempted ones wait again."""
-    running = signals.numbers.get("running", math.inf)
-    return running + signals.numbers.get("waiting", 0.0) if preempting else running
+    parts = mark.engines.values() if unit == growth.SERVER else (mark.unit(unit),)
+    running = sum(signals.numbers.get("running", math.inf) for signals in parts)
+    waiting = sum(signals.numbers.get("waiting", 0.0) for signals in parts)
+    return running + waiting if preempting else running
 
 
 def _ends(earlier: Mark, later: Mark) -> Ends:
     rejected = growth.over_engines(earlier, later, "rejected_total")
-    if rejected is None:
+    if rejected is None:  # several vLLM engines count their refusals in the server
         rejected = growth.of_number(earlier.server, later.server, "rejected_total")
     if "http_inference_requests" not in later.server.numbers:
         return Ends(rejected or 0.0)

@@ -13,7 +13,7 @@ _PATIENCE = {
     "wedged": (1, 1),
     "frozen-gauges": (1, 1),
     "stalled": (1, 1),
-    "preempting": (1, 1),
+    "preempting": (1, 3),
     "saturated": (3, 3),
     "objective-missed": (3, 3),
 }

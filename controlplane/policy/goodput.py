@@ -56,15 +56,17 @@ class Finishers(msgspec.Struct, frozen=True):
     prefill_time: Histogram | None
     prompt_len: Histogram | None
     generation_len: Histogram | None
+    finished: float | None = None  # growth of the counter, for engines whose histograms do not tell
     not_answers: float = 0.0  # finished with an error or aborted by the server: never good
 
     @property
     def count(self) -> float:
         """Number of requests that finished in the cell."""
-        for seen_at_finish in (self.e2e, self.tpot, self.generation_len):
-            if seen_at_finish is not None:
+        for seen_at_finish in (self.e2e, self.tpot):
+            # With no finite bound it is a mean in disguise, whose count need not be of requests.
+            if seen_at_finish is not None and len(seen_at_finish.bounds) > 1:
                 return seen_at_finish.count
-        return 0.0
+        return self.finished or 0.0
 
 
 class EngineCell(msgspec.Struct, frozen=True):
@@ -145,7 +147,7 @@ def _in_time(carry: Carry, seen: Finishers, limit: float, in_flight: float) -> t
 def _fast(seen: Finishers, limit: float) -> Interval:
     """How many of the finishers met the TPOT limit; anything from none to all where it is not measured."""
     n = seen.count
-    if seen.tpot is None:
+    if seen.tpot is None or len(seen.tpot.bounds) == 1:
         return Interval(0.0, n)
     single = max(0.0, n - seen.tpot.count)  # one output token: no gap to be slow in
     below = _below(seen.tpot, limit)

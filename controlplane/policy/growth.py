@@ -15,19 +15,32 @@ from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Signals
 
 NOTHING = Signals()
+SERVER = "server"
 _NEVER_FALL = ("prompt_tokens_total", "generation_tokens_total", "preemptions_total", "finished_total")
 _NEVER_SHRINK = ("ttft", "e2e")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The signals of a replica at Unix time `at`. No engines at all: a process that has just begun."""
+    """The signals of a replica at Unix time `at`. No engines at all: a process that has just begun.
+
+    Where several engines share one server, some dialects count some signals only for all of them (SGLang
+    its latencies and tokens). `units` are the engines, and the server as one more where it counts for them.
+    """
 
     at: float
     engines: dict[str, Signals] = {}
     server: Signals = NOTHING
 
-    def engine(self, name: str) -> Signals:
-        return self.engines.get(name, NOTHING)
+    @property
+    def units(self) -> dict[str, Signals]:
+        return {**self.engines, SERVER: self.server} if _counts_for_engines(self.server) else self.engines
+
+    def unit(self, name: str) -> Signals:
+        return self.server if name == SERVER else self.engines.get(name, NOTHING)
+
+
+def _counts_for_engines(server: Signals) -> bool:
+    return "ttft" in server.histograms or "generation_tokens_total" in server.numbers
 
 
 def began_again(earlier: Mark, later: Mark) -> bool:
@@ -35,7 +48,7 @@ def began_again(earlier: Mark, later: Mark) -> bool:
     start = "start_time"
     if process_restarted(earlier.server.numbers.get(start), later.server.numbers.get(start)):
         return True
-    return any(_fell(earlier.engine(name), signals) for name, signals in later.engines.items())
+    return any(_fell(earlier.unit(name), signals) for name, signals in later.units.items())
 
 
 def _fell(earlier: Signals, later: Signals) -> bool:
@@ -74,21 +87,28 @@ def of_histogram(earlier: Signals, later: Signals, name: str) -> Histogram | Non
 
 def over_engines(earlier: Mark, later: Mark, name: str) -> float | None:
     """Growth of a counter summed over all engines; None where no engine has it, or one cannot say."""
-    parts = [of_number(earlier.engine(e), signals, name) for e, signals in later.engines.items()]
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None
+    grown = 0.0
+    found = False
+    for unit, signals in later.units.items():
+        if name not in signals.numbers and signals.unknown.get(name, Reason.ABSENT) is Reason.ABSENT:
+            continue
+        part = of_number(earlier.unit(unit), signals, name)
+        if part is None:
+            return None
+        grown, found = grown + part, True
+    return grown if found else None
 
 
 def merged(earlier: Mark, later: Mark, name: str) -> Histogram | None:
     """What all engines together observed between the two marks."""
-    grown = (of_histogram(earlier.engine(e), signals, name) for e, signals in later.engines.items())
+    grown = (of_histogram(earlier.unit(unit), signals, name) for unit, signals in later.units.items())
     return merge(h for h in grown if h is not None)
 
 
 def why_unknown(marks: Iterable[Mark], name: str) -> Reason:
     """The reason that the latest of the marks gives for not knowing a signal."""
     for mark in marks:
-        for signals in (*mark.engines.values(), mark.server):
+        for signals in mark.units.values():
             if name in signals.unknown:
                 return signals.unknown[name]
     return Reason.ABSENT

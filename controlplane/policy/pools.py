@@ -104,7 +104,8 @@ def _mean(values: Sequence[float]) -> float:
 def _latency(up: Sequence[ReplicaMemory], now: float) -> Latency:
     parts = [r.window for r in up]
     merged = {n: merge(p[n] for p in parts if n in p) for n in view.LATENCIES}
-    return Latency(**{n: view.distribution(h, now, Reason.NO_DATA) for n, h in merged.items()})
+    oldest = min((r.latest.at for r in up if r.latest is not None), default=now)
+    return Latency(**{n: view.distribution(h, oldest, Reason.NO_DATA) for n, h in merged.items()})
 
 
 def _goodput(

@@ -8,12 +8,12 @@ from controlplane.signals.snapshot import Trend
 def trend(per_cell: Sequence[float]) -> Trend:
     """Trend of the preemptions of the last cells, oldest first; what is not known is left out before.
 
-    Sustained: at least three cells and at least half of them had preemptions, and so had the latest.
+    Sustained: at least three cells and at least half of them had preemptions, and one of the latest two.
     """
     if not per_cell:
         return Trend.UNKNOWN
     hit = [count > 0 for count in per_cell]
     if not any(hit):
         return Trend.NONE
-    sustained = sum(hit) >= max(3, len(hit) / 2) and hit[-1]
+    sustained = sum(hit) >= max(3, len(hit) / 2) and any(hit[-2:])
     return Trend.SUSTAINED if sustained else Trend.BURST

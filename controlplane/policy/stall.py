@@ -23,11 +23,14 @@ class Progress(msgspec.Struct, frozen=True):
     trace: tuple[float, ...]
 
 
-def trace(signals: Signals) -> tuple[float, ...]:
+def trace(*counted: Signals) -> tuple[float, ...]:
     """All values that move when an engine works; -1 for those that are not there."""
-    numbers = [signals.numbers.get(name, -1.0) for name in _MOVING_NUMBERS]
-    counts = [signals.histograms[n].count if n in signals.histograms else -1.0 for n in _MOVING_COUNTS]
-    return (*numbers, *counts)
+    values: list[float] = []
+    for signals in counted:
+        values.extend(signals.numbers.get(name, -1.0) for name in _MOVING_NUMBERS)
+        seen = (signals.histograms.get(name) for name in _MOVING_COUNTS)
+        values.extend(-1.0 if histogram is None else histogram.count for histogram in seen)
+    return tuple(values)
 
 
 def busy(signals: Signals) -> bool:
@@ -35,19 +38,19 @@ def busy(signals: Signals) -> bool:
     return signals.numbers.get("running", 0.0) > 0 or signals.numbers.get("waiting", 0.0) > 0
 
 
-def follow(progress: Progress | None, signals: Signals, at: float) -> Progress:
-    """The progress after one more page at `at`."""
-    now = trace(signals)
+def follow(progress: Progress | None, signals: Signals, shared: Signals | None, at: float) -> Progress:
+    """The progress of one engine after one more page at `at`; `shared` counts for it where not it itself."""
+    now = trace(signals) if shared is None else trace(signals, shared)
     if progress is None or now != progress.trace or not busy(signals):
         return Progress(at, now)
     return progress
 
 
-def judge(stalled_seconds: float, in_flight: float | None, engine: str, signals: Signals) -> tuple[str, str]:
-    """The kind of a stall, and the sentence for it; `in_flight` is what the gateways have open."""
+def judge(who: str, stalled_seconds: float, in_flight: float | None, signals: Signals) -> tuple[str, str]:
+    """The kind of a stall of engine `who`, and its sentence; `in_flight` is what the gateways have open."""
     running, waiting = signals.numbers.get("running", 0.0), signals.numbers.get("waiting", 0.0)
     facts = (
-        f"engine {engine} shows {running:.0f} running and {waiting:.0f} waiting, "
+        f"{who} shows {running:.0f} running and {waiting:.0f} waiting, "
         f"but not one token for {stalled_seconds:.0f} s"
     )
     if in_flight is None:

@@ -179,7 +179,9 @@ class _Work:
             stalled = latest.at - progress.at
             if stalled >= longest and name in latest.engines:
                 longest = stalled
-                worst = stall.judge(stalled, open_requests, name, latest.engines[name])
+                replica_name = replica.target.name
+                who = replica_name if len(latest.engines) == 1 else f"engine {name} of {replica_name}"
+                worst = stall.judge(who, stalled, open_requests, latest.engines[name])
         return worst
 
     def look_at_pools(self) -> dict[str, PoolSnapshot]:

@@ -110,7 +110,7 @@ def unmeasured(memory: ReplicaMemory) -> Reason | None:
     """Why goodput cannot be read from this engine's page at all; None where it can."""
     if memory.latest is None:
         return Reason.NOT_SCRAPED
-    if any("ttft" in signals.histograms for signals in memory.latest.engines.values()):
+    if any("ttft" in signals.histograms for signals in memory.latest.units.values()):
         return None
     why = growth.why_unknown((memory.latest,), "ttft")
     return Reason.UNSUPPORTED if why is Reason.ABSENT else why
@@ -135,7 +135,7 @@ def _state(memory: ReplicaMemory, settings: PolicySettings, now: float) -> tuple
 
 def asleep(mark: Mark) -> bool:
     """Whether all engines of the page say that they are not awake."""
-    awake = [s.by["sleep_state"].get("awake", 1.0) for s in mark.engines.values() if "sleep_state" in s.by]
+    awake = [s.by["sleep_state"].get("awake", 1.0) for s in mark.units.values() if "sleep_state" in s.by]
     return bool(awake) and not any(awake)
 
 
@@ -191,7 +191,7 @@ def _load(memory: ReplicaMemory, settings: PolicySettings, frozen: bool) -> Load
 
 
 def _values(mark: Mark, name: str) -> list[float]:
-    return [s.numbers[name] for s in mark.engines.values() if name in s.numbers]
+    return [s.numbers[name] for s in mark.units.values() if name in s.numbers]
 
 
 def _rate_base(memory: ReplicaMemory, settings: PolicySettings) -> Mark | None:
@@ -272,7 +272,7 @@ def _latency(memory: ReplicaMemory) -> Latency:
 
 
 def _engine(mark: Mark, name: str, memory: ReplicaMemory, frozen: bool) -> EngineLoad:
-    signals = mark.engine(name)
+    signals = mark.unit(name)
     return EngineLoad(*(_gauge(signals, n, mark.at, frozen) for n in ("running", "waiting", "kv_usage")))
 
 

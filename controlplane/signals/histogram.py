@@ -32,7 +32,10 @@ class Histogram(msgspec.Struct, frozen=True):
     @property
     def mean(self) -> float | None:
         """Mean of the observed values; None of nothing, or without a known sum."""
-        return self.total / self.count if self.total is not None and self.count > 0 else None
+        if self.total is None or self.count <= 0:
+            return None
+        mean = self.total / self.count
+        return mean if math.isfinite(mean) else None
 
     def minus(self, earlier: "Histogram") -> "Histogram | None":
         """What was observed since `earlier`, or None if this is not a later state of the same histogram.
@@ -79,12 +82,12 @@ class Histogram(msgspec.Struct, frozen=True):
         return Interval(low, high)
 
     def quantile(self, q: float) -> float | None:
-        """The `q` quantile (0..1), linear inside a bucket as Prometheus's `histogram_quantile`.
+        """The `q` quantile (0 < q <= 1), linear inside a bucket as Prometheus's `histogram_quantile`.
 
         None of nothing. A quantile that falls into the +Inf bucket is the highest finite bound: the
         histogram cannot say more.
         """
-        if self.count <= 0 or not 0.0 <= q <= 1.0:
+        if self.count <= 0 or not 0.0 < q <= 1.0:
             return None
         rank = q * self.count
         i = bisect_left(self.counts, rank)

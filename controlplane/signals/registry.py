@@ -150,6 +150,22 @@ _POOL = (
     ),
 )
 
+TOTALS = {
+    "finished": ("finished_requests", "requests", "Requests that the engines finished"),
+    "good": ("good_requests", "requests", "Finished requests within the objective"),
+    "tokens": ("finished_tokens", "tokens", "Prompt and output tokens of finished requests"),
+    "good_tokens": ("good_tokens", "tokens", "Prompt and output tokens of good requests"),
+    "rejected": ("rejected_requests", "requests", "Requests that the engines refused"),
+    "prompt_tokens": ("prompt_tokens", "tokens", "Prompt tokens taken in"),
+    "generation_tokens": ("generation_tokens", "tokens", "Output tokens made"),
+    "preemptions": ("preemptions", "", "Requests thrown out of the running batch"),
+    "restarts": ("restarts", "", "Restarts of engines"),
+}
+"""Field of `Totals`: (rest of the metric's name without `_total`, unit, help)."""
+
+BOUNDED_TOTALS = {"good": "good_point", "good_tokens": "good_tokens_point"}
+"""Fields of `Totals` that are intervals, and the field of the point inside."""
+
 _REPLICA = (
     _info(
         "replica",
@@ -195,16 +211,32 @@ def _work() -> tuple[Metric, ...]:
         metrics += _both(f"{name}_seconds", f"{text}: quantiles over the window", "seconds", "quantile")
         metrics += _both(f"{name}_mean_seconds", f"{text}: mean over the window", "seconds")
     metrics += _both("goodput_window_seconds", "Time over which goodput is told", "seconds")
-    metrics += _both("judged_requests", "Requests in the window that may be good or not", "requests")
-    metrics += _both("judged_tokens", "Prompt and output tokens of judged requests", "tokens")
-    metrics += _both("ended_requests", "Requests in the window by how they ended", "requests", "outcome")
-    metrics += _both("good_requests", "Judged requests within the objective", "requests", "bound")
-    metrics += _both("good_tokens", "Judged tokens of good requests", "tokens", "bound")
+    metrics += _both("window_judged_requests", "Requests of the window that are good or not", "requests")
+    metrics += _both("window_judged_tokens", "Prompt and output tokens of judged requests", "tokens")
+    metrics += _both(
+        "window_ended_requests", "Requests of the window by how they ended", "requests", "outcome"
+    )
+    metrics += _both("window_good_requests", "Judged requests within the objective", "requests", "bound")
+    metrics += _both("window_good_tokens", "Judged tokens of good requests", "tokens", "bound")
     metrics += _both("goodput_ratio", "Share of judged requests that were good", "ratio", "bound")
     metrics += _both("token_goodput_ratio", "Share of judged tokens of good requests", "ratio", "bound")
     metrics += _both("condition", "1 while a condition of this kind holds", "", "kind")
     return tuple(metrics)
 
 
-METRICS: tuple[Metric, ...] = (*_SELF, *_FLEET, *_POOL, *_REPLICA, *_work())
+def _totals() -> tuple[Metric, ...]:
+    """What a pool has done: counters, so that rates over any time can be made of them."""
+    return tuple(
+        Metric(
+            f"controlplane_pool_{rest}_total",
+            Kind.COUNTER,
+            f"{text}, of a pool since the journal began.",
+            unit,
+            ("pool", "bound") if field in BOUNDED_TOTALS else ("pool",),
+        )
+        for field, (rest, unit, text) in TOTALS.items()
+    )
+
+
+METRICS: tuple[Metric, ...] = (*_SELF, *_FLEET, *_POOL, *_totals(), *_REPLICA, *_work())
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

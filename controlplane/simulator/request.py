@@ -9,8 +9,8 @@ class Segment(msgspec.Struct, frozen=True):
     """A named beginning: requests that share `name` have the same tokens from the first up to `end_tokens`.
 
     A name stands for all tokens before its end, so segments nest like a path: ("system prompt", 512), then
-    ("session 7", 3000). The last may reach beyond the prompt: then generated tokens belong to it too, and the next
-    turn of the session finds them in the prefix cache.
+    ("session 7", 3000). The last may reach beyond the prompt: then generated tokens belong to it too, and the
+    next turn of the session finds them in the prefix cache.
     """
 
     name: str
@@ -20,8 +20,8 @@ class Segment(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True):
     """One sequence to generate.
 
-    `output_tokens` is how many it will generate; the engine does not know that beforehand, only `max_tokens` (None:
-    the same). A lower `priority` goes first under the priority policy.
+    `output_tokens` is how many it will generate; the engine does not know that beforehand, only `max_tokens`
+    (None: the same). A lower `priority` goes first under the priority policy.
     """
 
     id: str
@@ -39,7 +39,8 @@ class Request(msgspec.Struct, frozen=True):
             )
         if self.max_tokens is not None and self.max_tokens < self.output_tokens:
             raise ValueError(
-                f"request {self.id}: output_tokens ({self.output_tokens}) is over max_tokens ({self.max_tokens})"
+                f"request {self.id}: output_tokens ({self.output_tokens}) is over "
+                f"max_tokens ({self.max_tokens})"
             )
 
     @property
@@ -56,7 +57,8 @@ class FirstToken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """The token number `generated` (from 2 on) came out at `at`; told only by engines made with `progress`."""
+    """The token number `generated` (from 2 on) came out at `at`; told only by engines made with
+    `progress`."""
 
     request_id: str
     at: float
@@ -73,8 +75,8 @@ class Preempted(msgspec.Struct, frozen=True, gc=False):
 class Finished(msgspec.Struct, frozen=True, gc=False):
     """The last token came out at `at`. All times in seconds since the start of the run.
 
-    `queued_at` is when the scheduler took the request in (the end of the step during which it arrived), as vLLM
-    counts queue time; `reason` is vLLM's: "length" at max_tokens, else "stop".
+    `queued_at` is when the scheduler took the request in (the end of the step during which it arrived), as
+    vLLM counts queue time; `reason` is vLLM's: "length" at max_tokens, else "stop".
     """
 
     request_id: str

@@ -15,10 +15,11 @@ class SchedulingPolicy(StrEnum):
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of one engine. Raises ValueError where vLLM would refuse to start.
 
-    `num_gpu_blocks` is what vLLM reports under that name: one block of them is never handed out. `watermark` is the
-    share of blocks that admission leaves free while something runs. `scheduler_reserve_full_isl` admits a request
-    only if its whole prompt fits, not just its first chunk. `async_scheduling` (vLLM's default since 2026) plans a
-    step while the one before it runs, so a request that comes to a busy engine waits one step longer.
+    `num_gpu_blocks` is what vLLM reports under that name: one block of them is never handed out. `watermark`
+    is the share of blocks that admission leaves free while something runs. `scheduler_reserve_full_isl`
+    admits a request only if its whole prompt fits, not just its first chunk. `async_scheduling` (vLLM's
+    default since 2026) plans a step while the one before it runs, so a request that comes to a busy engine
+    waits one step longer.
     """
 
     num_gpu_blocks: int

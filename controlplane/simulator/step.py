@@ -2,13 +2,13 @@
 
     t = h + hypot(a, b*T) + e*S + c*K + d*A
 
-T tokens computed in the step (a prefill chunk, 1 a decoding sequence), S sequences that sample a token, K sum of the
-contexts of the decoding sequences, A sum over the prefill chunks of chunk * (past + chunk / 2).
+T tokens computed in the step (a prefill chunk, 1 a decoding sequence), S sequences that sample a token, K sum
+of the contexts of the decoding sequences, A sum over the prefill chunks of chunk * (past + chunk / 2).
 
-a reads the weights once (the floor of a memory-bound step), b computes one token, c reads the KV of one token of
-context, d is the attention of one pair of tokens, e samples one sequence, h is the host. `hypot` joins the
-memory-bound and the compute-bound regime smoothly; a plain sum is up to 37 % too slow between them and a maximum 27 %
-too fast (measured operator times of A100 8B, 256 and 128 tokens).
+a reads the weights once (the floor of a memory-bound step), b computes one token, c reads the KV of one token
+of context, d is the attention of one pair of tokens, e samples one sequence, h is the host. `hypot` joins the
+memory-bound and the compute-bound regime smoothly; a plain sum is up to 37 % too slow between them and a
+maximum 27 % too fast (measured operator times of A100 8B, 256 and 128 tokens).
 """
 
 from math import hypot

@@ -1,7 +1,7 @@
 """Which sample names are worth reading, and what each of them means in which engine's table.
 
-`FULL` has every name of every table, `TICK` what the daemon reads. `TICK` keeps one sample of each other
-name too, so that a page's version is the same whoever looks.
+`full()` has every name of every table, `tick()` what the daemon reads. The latter keeps one sample of each
+other name too, so that a page's version is the same whoever looks.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from controlplane.sources.dialects import SERVER, Dialect, Row, dialect, engines
 
-Part: TypeAlias = Literal["value", "bucket", "sum", "count", "witness"]
+Role: TypeAlias = Literal["value", "bucket", "sum", "count", "witness"]
 
 TICK_SIGNALS = frozenset(
     {
@@ -19,7 +19,7 @@ TICK_SIGNALS = frozenset(
         "prefix_hits_total", "prefix_queries_total", "preemptions_total",
         "prompt_tokens_total", "generation_tokens_total", "finished_total", "rejected_total",
         "ttft", "tpot", "itl", "e2e", "queue_time", "prefill_time", "decode_time", "inference_time",
-        "prompt_len", "generation_len",
+        "prompt_len", "generation_len", "step_tokens",
         "http_inference_requests", "start_time",
     }
 )  # fmt: skip
@@ -48,7 +48,7 @@ class Use(NamedTuple):
 
     dialect: Dialect
     row: Row
-    part: Part
+    role: Role
     bare: bool
 
 
@@ -67,8 +67,8 @@ class Catalog:
                 for spelling in table.spellings:
                     self._add(table, row, spelling, selected)
         for row in self.extra:
-            for name, part in (*_samples("any", row.name), *_samples("histogram", row.name)):
-                self._use(name, Use(dialect(SERVER), row, part, False))
+            for name, role in (*_samples("any", row.name), *_samples("histogram", row.name)):
+                self._use(name, Use(dialect(SERVER), row, role, False))
 
     def wanted(self, name: str) -> bool:
         """Whether a sample of this name is worth reading; `_created` never is."""
@@ -81,8 +81,8 @@ class Catalog:
                 witness = row.name + ("_count" if row.kind == "histogram" else "")
                 self._use(spelling + witness, Use(table, row, "witness", bare))
             return
-        for name, part in _samples(row.kind, row.name):
-            self._use(spelling + name, Use(table, row, part, bare))
+        for name, role in _samples(row.kind, row.name):
+            self._use(spelling + name, Use(table, row, role, bare))
         if row.per:
             self._use(spelling + row.per, Use(table, row, "count", bare))
         if row.zero_with:
@@ -110,8 +110,8 @@ def tick() -> Catalog:
     return Catalog(TICK_SIGNALS)
 
 
-def _samples(kind: str, name: str) -> tuple[tuple[str, Part], ...]:
-    """The sample names of a metric and their parts. The text format has no other suffixes."""
+def _samples(kind: str, name: str) -> tuple[tuple[str, Role], ...]:
+    """The sample names of a metric and their roles. The text format has no other suffixes."""
     if kind == "histogram":
         return ((name + "_bucket", "bucket"), (name + "_sum", "sum"), (name + "_count", "count"))
     return ((name, "sum" if kind == "mean" else "value"),)

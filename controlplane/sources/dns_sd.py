@@ -6,6 +6,7 @@ from typing import Protocol
 
 import dns.asyncresolver
 import dns.exception
+import dns.name
 import dns.rdatatype
 import dns.resolver
 
@@ -53,7 +54,9 @@ class SystemResolver:
             return []
         except dns.exception.DNSException as error:
             raise OSError(None, str(error).partition("\n")[0][:200]) from None
-        return [(record.target.to_text(omit_final_dot=True), record.port) for record in answer]
+        # The root as a target says that the service is decidedly not available (RFC 2782).
+        served = (record for record in answer if record.target != dns.name.root)
+        return [(record.target.to_text(omit_final_dot=True), record.port) for record in served]
 
 
 class DnsName:
@@ -78,7 +81,7 @@ class DnsName:
             return Trouble(f"cannot be resolved ({(error.strerror or str(error)).lower()})")
         try:
             return tuple(
-                Found(engine_url(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", self._scheme, self._path))
+                Found(engine_url(f"{_bracketed(host)}:{port}", self._scheme, self._path))
                 for host, port in sorted(set(endpoints))
             )
         except ValueError as error:
@@ -89,3 +92,7 @@ class DnsName:
             return await self._resolver.services(self._name)
         host, _, port = self._name.rpartition(":")
         return [(address, int(port)) for address in await self._resolver.addresses(host, self._record)]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -110,7 +110,7 @@ class Reader:
     """Reads the pages of one target, one after the other. Not to be shared between threads.
 
     `wanted` is asked once for each sample name (again only after `max_memo` other names) and must always give
-    the same answer; None wants every sample. `max_memo` bounds the memo, in series.
+    the same answer; None wants every sample. `max_memo` bounds the memo: so many series and one page more.
     """
 
     def __init__(self, wanted: Callable[[str], bool] | None = None, *, max_memo: int = 20_000) -> None:
@@ -213,7 +213,7 @@ class Reader:
         return Series(kept, labels) if kept else _UNWANTED
 
     def _forget(self) -> None:
-        """Empty the memos that are full."""
+        """Empty what is full. What is known of the last page stays, so its layout does not change by this."""
         if len(self._series) > self._max_memo:
             self._series.clear()
         if len(self._braces) > self._max_memo:

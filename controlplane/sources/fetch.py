@@ -19,7 +19,6 @@ from typing import Self, TypeAlias
 
 import aiohttp
 import msgspec
-from multidict import CIMultiDict
 from yarl import URL
 
 from controlplane import __version__
@@ -114,79 +113,92 @@ class Client:
     async def get(self, url: str, errand: Errand) -> Answer | Failed:
         """GET `url`, following at most MAX_REDIRECTS redirects, all in `errand.timeout_seconds`."""
         try:
+            trail = _Trail(URL(url))
+        except ValueError:
+            return Failed(FailureKind.OWN_FAULT, f"{shown(url)}: not a URL")
+        try:
             async with asyncio.timeout(errand.timeout_seconds):
-                return await self._follow(URL(url), errand)
+                return await self._follow(trail, errand)
         except TimeoutError:
             kind, cause = FailureKind.TIMEOUT, f"no whole answer within {errand.timeout_seconds:g} s"
         except Exception as error:
             kind, cause = _explain(error)
-        return Failed(kind, f"{shown(url)}: {cause}")
+        return trail.failed(kind, cause)
 
-    async def _follow(self, url: URL, errand: Errand) -> Answer | Failed:
+    async def _follow(self, trail: "_Trail", errand: Errand) -> Answer | Failed:
         assert self._session is not None, "enter the client before use"
-        authorization = errand.auth.authorization() if errand.auth is not None else _authorization(url)
-        url = start = url.with_user(None)
-        trusted, hops = True, 0
+        authorization = trail.authorization if errand.auth is None else errand.auth.authorization()
         while True:
-            headers = CIMultiDict({"Accept": errand.accept, "Accept-Encoding": errand.encoding})
-            if trusted and authorization is not None:
+            headers = {"Accept": errand.accept, "Accept-Encoding": errand.encoding}
+            if trail.trusted and authorization is not None:
                 headers["Authorization"] = authorization
             context: ssl.SSLContext | bool = True
-            if url.scheme == "https":
-                context = self._tls.get(errand.tls, with_identity=trusted)
+            if trail.here.scheme == "https":
+                context = self._tls.get(errand.tls, with_identity=trail.trusted)
             async with self._session.get(
-                url,
+                trail.here,
                 headers=headers,
                 ssl=context,
-                server_hostname=errand.tls.server_name if trusted else None,
+                server_hostname=errand.tls.server_name if trail.trusted else None,
                 allow_redirects=False,
             ) as response:
                 if response.status not in _REDIRECTS:
-                    return await _answer(response, start, errand.max_body_bytes)
+                    return await _answer(response, trail, errand.max_body_bytes)
                 location = response.headers.get("Location", "")
-            hops += 1
-            onward = _onward(url, location)
-            if onward is None or hops > MAX_REDIRECTS:
-                cause = f"more than {MAX_REDIRECTS} redirects"
-                if onward is None:
-                    cause = f"a redirect to something that is no address ({shown(location)!r})"
-                return Failed(FailureKind.REDIRECT, f"{shown(str(start))}: {cause}")
-            trusted = trusted and onward.origin() == url.origin()
-            url = onward
+            refusal = trail.follow(location)
+            if refusal:
+                return trail.failed(FailureKind.REDIRECT, refusal)
 
 
-def _authorization(url: URL) -> str | None:
-    """The Authorization header of a URL that a person gave with `user:password@` in it."""
-    if url.user is None:
-        return None
-    pair = f"{url.user}:{url.password or ''}"
-    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+class _Trail:
+    """The way of one GET through its redirects: where it is, and whether credentials may be shown there.
+
+    `authorization` is that of a URL which a person gave with `user:password@` in it.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self.authorization: str | None = None
+        if url.user is not None:
+            pair = f"{url.user}:{url.password or ''}"
+            self.authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self.here = self._start = url.with_user(None) if url.user is not None else url
+        self.trusted = True
+        self._hops = 0
+
+    def follow(self, location: str) -> str:
+        """Go where a redirect leads; why not, where it leads nowhere. Credentials in it are dropped."""
+        try:
+            onward = self.here.join(URL(location)).with_user(None)
+        except ValueError:
+            onward = None
+        if not location or onward is None or not onward.host or onward.scheme not in ("http", "https"):
+            return f"a redirect to something that is no address ({shown(location)!r})"
+        if self._hops == MAX_REDIRECTS:
+            return f"more than {MAX_REDIRECTS} redirects"
+        self._hops += 1
+        self.trusted = self.trusted and onward.origin() == self._start.origin()
+        self.here = onward
+        return ""
+
+    def failed(self, kind: FailureKind, cause: str) -> Failed:
+        where = shown(str(self._start))
+        if self.here.host != self._start.host or self.here.port != self._start.port:
+            where = f"{where} (redirected to {shown(str(self.here))})"
+        return Failed(kind, f"{where}: {cause}")
 
 
-def _onward(url: URL, location: str) -> URL | None:
-    """Where a redirect leads, without any credentials that it may hold; None if that is no HTTP address."""
-    try:
-        onward = url.join(URL(location)).with_user(None)
-        return onward if location and onward.host and onward.scheme in ("http", "https") else None
-    except ValueError:
-        return None
-
-
-async def _answer(response: aiohttp.ClientResponse, start: URL, max_body_bytes: int) -> Answer | Failed:
+async def _answer(response: aiohttp.ClientResponse, trail: _Trail, max_body_bytes: int) -> Answer | Failed:
     """The whole body, or why there is none. A body cut short raises aiohttp.ClientPayloadError."""
-    where = shown(str(start))
-    if response.url.origin() != start.origin():
-        where = f"{where}: redirected to {shown(str(response.url))}"
     if response.status != 200:
-        return Failed(FailureKind.STATUS, f"{where}: HTTP status {response.status}")
-    too_large = Failed(FailureKind.TOO_LARGE, f"{where}: the body is over {max_body_bytes} bytes")
+        return trail.failed(FailureKind.STATUS, f"HTTP status {response.status}")
+    too_large = FailureKind.TOO_LARGE, f"the body is over {max_body_bytes} bytes"
     if (response.content_length or 0) > max_body_bytes:
-        return too_large
+        return trail.failed(*too_large)
     chunks, size = [], 0
     while chunk := await response.content.readany():
         size += len(chunk)
         if size > max_body_bytes:
-            return too_large
+            return trail.failed(*too_large)
         chunks.append(chunk)
     return Answer(response.headers, b"".join(chunks))
 

@@ -35,22 +35,25 @@ class DiscoveryFiles:
         self._scheme = scheme
         self._path = path
         self._read: dict[str, tuple[bytes, Answer]] = {}
+        self._matched: set[str] = set()
 
     def look(self) -> dict[str, Answer]:
-        """What each file says now, in a stable order; a file that is gone says nothing any more (is empty).
-
-        A pattern without any file is in trouble under its own name.
-        """
+        """What each file that is there says now, by its path."""
         answers: dict[str, Answer] = {}
         for pattern in self._patterns:
             paths = sorted(glob.glob(pattern))
-            if not paths and pattern not in self._read:
-                answers[pattern] = Trouble("matches no file")
+            if paths:
+                self._matched.add(pattern)
             for path in paths:
                 answers[path] = self._answer(path)
         for path in self._read.keys() - answers.keys():
-            answers[path] = ()
+            del self._read[path]
         return answers
+
+    @property
+    def never_matched(self) -> tuple[str, ...]:
+        """Patterns that no file has matched at any look."""
+        return tuple(pattern for pattern in self._patterns if pattern not in self._matched)
 
     def _answer(self, path: str) -> Answer:
         try:
@@ -93,7 +96,7 @@ def _groups(path: str, body: bytes) -> list[_Group]:
             return msgspec.json.decode(body, type=list[_Group])
         # Every scalar stays text, as for Prometheus: a label `shard: 1` is "1", `on` is "on".
         content = yaml.load(body, yaml.CBaseLoader)  # noqa: S506 (it makes nothing but text, lists and maps)
-        return msgspec.convert(content or [], type=list[_Group])
+        return msgspec.convert(content, type=list[_Group])
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise ValueError(f"line {line}: {error.problem}") from None

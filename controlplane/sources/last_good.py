@@ -48,6 +48,7 @@ class LastGood:
     def take(self, answer: tuple[Found, ...] | Trouble, now: float, at: float) -> tuple[Event, ...]:
         """Take a new answer at monotonic time `now`; the event, at Unix time `at`, if anything changed."""
         if isinstance(answer, Trouble):
+            self._empty_since = None
             return self._turn(_State.FAILING, at, f"{answer.cause}; {self._kept()}")
         if answer:
             self.found, self._empty_since = answer, None

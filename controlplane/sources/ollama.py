@@ -9,31 +9,12 @@ import msgspec
 
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Scrape, ScrapeFailure, Signals, Target
+from controlplane.sources.catalog import CORE_SIGNALS
+from controlplane.sources.dialects import dialect
 from controlplane.sources.fetch import Answer
 from controlplane.sources.urls import shown
 
-WARNING = "Ollama has no metrics page: only a gateway in front of it can see its load"
-
-_UNSUPPORTED = (
-    "running",
-    "waiting",
-    "kv_usage",
-    "preemptions_total",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-    "finished_total",
-    "prefix_queries_total",
-    "prefix_hits_total",
-    "ttft",
-    "tpot",
-    "itl",
-    "e2e",
-    "queue_time",
-    "prefill_time",
-    "decode_time",
-)
-_LOAD = Signals(unknown=dict.fromkeys(_UNSUPPORTED, Reason.UNSUPPORTED))
-
+_LOAD = Signals(unknown=dict.fromkeys(CORE_SIGNALS, Reason.UNSUPPORTED))
 _MOST_MODELS = 1000
 
 
@@ -62,5 +43,5 @@ def read_loaded_models(target: Target, answer: Answer, at: float, seconds: float
         models=models,
         engines={"0": _LOAD},
         server=Signals(),
-        warnings=(WARNING,),
+        warnings=(dialect("ollama").note,),
     )

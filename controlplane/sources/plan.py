@@ -1,45 +1,45 @@
-"""From the series of a page to signals: worked out once per layout, applied to every page of it.
+"""How to read the pages of one layout: where each value is. Worked out once in `compiler.py`.
 
-The rules, each from a trap met in the field:
-
-- Several engines on one page are told apart by the table's engine label; a page without it has one engine,
-  "0". Series without the label belong to the server around the engines where there are several.
-- Parallel ranks of one engine repeat each other's series: of the labels named `*_rank` the lowest counts.
-- Processes behind one page (label `pid`) repeat gauges: the highest counts. Counters of processes add up.
-- Whatever else splits a metric (models, streaming, cache tiers, ...) adds up, or is combined as its row says.
-- Of two spellings of one name, and of a series that is there twice, the first counts.
-- A value that is NaN or infinite makes its signal unknown, never part of a sum. A histogram can do without
-  its sum: only the mean is unknown then.
+A value that is NaN, infinite or absurd makes its signal unknown and is never part of a sum. A histogram can
+do without its sum: only the mean is unknown then.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from controlplane.signals.histogram import Histogram, merge
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Signals
-from controlplane.sources.catalog import CORE_SIGNALS, INFERENCE_PATHS, Catalog, Part, Use
-from controlplane.sources.dialects import SERVER, Combine, Dialect, Row, dialect
-from controlplane.sources.exposition import Layout, Series
-from controlplane.sources.version import version_range
+from controlplane.sources.dialects import Combine, Dialect
 
-Values = Sequence[float]
+Values: TypeAlias = Sequence[float]
+
+ABSURD = 1e150
+"""Nothing that is measured is larger, and sums and products of anything smaller stay finite."""
 
 
-class Found(NamedTuple):
-    """One series of the page under one meaning: `at` is its place in the layout."""
+class Read(NamedTuple):
+    """The values of one page, `bad` being the places of those that are no measurements, and what they say."""
 
-    part: Part
-    labels: dict[str, str]
-    at: int
+    values: Values
+    bad: frozenset[int]
+    signals: Signals
+
+    def trouble(self, places: Iterable[int]) -> Reason | None:
+        """Why the values at these places make their signal unknown; None if they do not."""
+        if not self.bad:
+            return None
+        first = next((self.values[i] for i in places if i in self.bad), None)
+        if first is None:
+            return None
+        return Reason.NOT_A_NUMBER if math.isnan(first) else Reason.NOT_FINITE
 
 
 class Number(NamedTuple):
-    """A signal from several series, or from one that needs scaling.
+    """A signal from one or several series.
 
     `groups` are combined by `over`; within a group stand repetitions, of which the highest counts.
     """
@@ -50,8 +50,25 @@ class Number(NamedTuple):
     disabled: float | None
     groups: tuple[tuple[int, ...], ...]
 
-    def value(self, values: Values) -> float:
-        return combine(self.over, [max(values[i] for i in group) for group in self.groups]) * self.scale
+    @property
+    def is_plain(self) -> bool:
+        """Whether the signal is one value as printed."""
+        return self.scale == 1 and self.disabled is None and len(self.groups) == len(self.groups[0]) == 1
+
+    def value(self, read: Read) -> float | Reason:
+        """The figure, or why there is none."""
+        reason = read.trouble(i for group in self.groups for i in group)
+        if reason:
+            return reason
+        value = combine(self.over, [max(read.values[i] for i in group) for group in self.groups])
+        return Reason.UNAVAILABLE if value == self.disabled else value * self.scale
+
+    def read(self, read: Read) -> None:
+        value = self.value(read)
+        if isinstance(value, Reason):
+            read.signals.unknown[self.signal] = value
+        else:
+            read.signals.numbers[self.signal] = value
 
 
 class Split(NamedTuple):
@@ -61,9 +78,19 @@ class Split(NamedTuple):
     parts: tuple[tuple[str, Number], ...]
     total: bool
 
+    def read(self, read: Read) -> None:
+        figures = {name: number.value(read) for name, number in self.parts}
+        parts = {name: figure for name, figure in figures.items() if not isinstance(figure, Reason)}
+        reason = next((figure for figure in figures.values() if isinstance(figure, Reason)), None)
+        read.signals.by[self.signal] = parts
+        if reason:
+            read.signals.unknown[self.signal] = reason
+        elif self.total:
+            read.signals.numbers[self.signal] = math.fsum(parts.values())
 
-class Distribution(NamedTuple):
-    """One of the histograms that make up a signal; without buckets it is a sum and a count only."""
+
+class Part(NamedTuple):
+    """One of the histograms that make up a distribution; without buckets it is a sum and a count only."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -73,8 +100,23 @@ class Distribution(NamedTuple):
     def histogram(self, values: Values) -> Histogram:
         """Counts made cumulative: the engine may observe between the printing of two buckets."""
         counts = tuple(accumulate([values[i] for i in self.counts], max))
-        total = math.fsum(values[i] for i in self.total) * self.scale
-        return Histogram(self.bounds, counts, total if self.total and math.isfinite(total) else None)
+        total = sum(values[i] for i in self.total) * self.scale
+        known = bool(self.total) and abs(total) <= ABSURD
+        return Histogram(self.bounds, counts, total if known else None)
+
+
+class Distribution(NamedTuple):
+    """A signal from one or several histograms, which are merged."""
+
+    signal: str
+    parts: tuple[Part, ...]
+
+    def read(self, read: Read) -> None:
+        reason = read.trouble(i for part in self.parts for i in part.counts)
+        if reason:
+            read.signals.unknown[self.signal] = reason
+        elif whole := merge([part.histogram(read.values) for part in self.parts]):
+            read.signals.histograms[self.signal] = whole
 
 
 class Adapters(NamedTuple):
@@ -83,58 +125,58 @@ class Adapters(NamedTuple):
     signal: str
     states: tuple[tuple[int, dict[str, float]], ...]
 
+    def read(self, read: Read) -> None:
+        reason = read.trouble(place for place, _ in self.states)
+        if reason:
+            read.signals.unknown[self.signal] = reason
+            return
+        _, newest = max(self.states, key=lambda state: read.values[state[0]])
+        read.signals.by[self.signal] = newest
+        read.signals.numbers[self.signal] = math.fsum(newest.values())
+
+
+Step: TypeAlias = Number | Split | Distribution | Adapters
+
 
 class Scope(NamedTuple):
-    """What to read for one engine, or for the server around the engines."""
+    """What to read for one engine, or for the server around the engines.
 
-    plain_signals: tuple[str, ...]
-    plain_values: Callable[[Values], tuple[float, ...]]
-    plain_places: tuple[int, ...]
-    numbers: tuple[Number, ...]
-    splits: tuple[Split, ...]
-    distributions: tuple[tuple[str, tuple[Distribution, ...]], ...]
-    adapters: tuple[Adapters, ...]
+    The plain numbers, each one value as printed, are taken all at once; `facts` stand in labels and are the
+    same on every page; `unknown` are the signals that have no place in the layout.
+    """
+
+    plain: tuple[tuple[str, int], ...]
+    pick: Callable[[Values], tuple[float, ...]]
+    steps: tuple[Step, ...]
     facts: dict[str, float]
     unknown: dict[str, Reason]
 
+    @classmethod
+    def of(cls, steps: Sequence[Step], facts: dict[str, float], unknown: dict[str, Reason]) -> "Scope":
+        """A scope that reads by these steps."""
+        plain = [step for step in steps if isinstance(step, Number) and step.is_plain]
+        places = tuple(number.groups[0][0] for number in plain)
+        names = (number.signal for number in plain)
+        rest = tuple(step for step in steps if step not in plain)
+        return cls(tuple(zip(names, places, strict=True)), _picker(places), rest, facts, unknown)
+
     def signals(self, values: Values, bad: frozenset[int]) -> Signals:
-        """The signals of one page; `bad` are the places of the values that are NaN or infinite."""
-        numbers = dict(zip(self.plain_signals, self.plain_values(values), strict=True)) | self.facts
-        by: dict[str, dict[str, float]] = {}
-        unknown = dict(self.unknown)
-        for number in self.numbers:
-            _read_number(number, values, bad, numbers, unknown)
-        for split in self.splits:
-            parts: dict[str, float] = {}
-            lost: dict[str, Reason] = {}
-            for value, number in split.parts:
-                _read_number(number, values, bad, parts, lost, key=value)
-            by[split.signal] = parts
-            if lost:
-                unknown[split.signal] = next(iter(lost.values()))
-            elif split.total:
-                numbers[split.signal] = math.fsum(parts.values())
-        for adapters in self.adapters:
-            _, newest = max(adapters.states, key=lambda state: values[state[0]])
-            by[adapters.signal] = newest
-            numbers[adapters.signal] = math.fsum(newest.values())
-        histograms: dict[str, Histogram] = {}
-        for signal, distributions in self.distributions:
-            reason = _reason(values, bad, (i for part in distributions for i in part.counts))
-            if reason:
-                unknown[signal] = reason
-            elif whole := merge([part.histogram(values) for part in distributions]):
-                histograms[signal] = whole
+        """The signals of one page; `bad` are the places of the values that are no measurements."""
+        numbers = {signal: value for (signal, _), value in zip(self.plain, self.pick(values), strict=True)}
+        signals = Signals(numbers | self.facts, {}, {}, dict(self.unknown))
+        read = Read(values, bad, signals)
+        for step in self.steps:
+            step.read(read)
         if bad:
-            for signal, place in zip(self.plain_signals, self.plain_places, strict=True):
-                if reason := _reason(values, bad, (place,)):
-                    del numbers[signal]
-                    unknown[signal] = reason
-        return Signals(numbers, by, histograms, unknown)
+            for signal, place in self.plain:
+                if reason := read.trouble((place,)):
+                    del signals.numbers[signal]
+                    signals.unknown[signal] = reason
+        return signals
 
 
 class Plan(NamedTuple):
-    """How to read every page of one layout."""
+    """How to read every page of one layout, and what the layout alone tells."""
 
     dialect: Dialect
     version: str
@@ -142,12 +184,6 @@ class Plan(NamedTuple):
     engines: dict[str, Scope]
     server: Scope
     warnings: tuple[str, ...]
-
-
-class Stranger(NamedTuple):
-    """A page without a series of a known engine; `detail` says what is known of it all the same."""
-
-    detail: str
 
 
 def combine(over: Combine, values: Sequence[float]) -> float:
@@ -159,6 +195,13 @@ def combine(over: Combine, values: Sequence[float]) -> float:
     return max(values) if over == "max" else min(values)
 
 
-def compile_plan(catalog: Catalog, layout: Layout) -> Plan | Stranger:
-    """Find the engine that prints this page, and where each of its signals is."""
-    return _Compiler(catalog, layout).plan()
+def not_measured(values: Values) -> frozenset[int]:
+    """The places of values that are NaN, infinite or absurd."""
+    return frozenset(i for i, value in enumerate(values) if not abs(value) <= ABSURD)
+
+
+def _picker(places: tuple[int, ...]) -> Callable[[Values], tuple[float, ...]]:
+    """A function that takes the values at these places, as a tuple also of one or none."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: tuple(values[i] for i in places)

@@ -32,7 +32,7 @@ CALLS_PER_INTERVAL = 20
 CONCURRENT_SCRAPES = 512
 """Most scrapes under way at once; each may hold a whole body in memory and one open file."""
 
-_AT_ONCE = 16  # a small fleet may be asked at once
+_AT_ONCE = 16  # so many targets may be asked at once
 _KEPT_ROUNDS = 4  # results kept, in rounds of all targets, while nobody takes them
 _ACCEPT = {"auto": ("text/plain;version=0.0.4", "gzip"), "ollama": ("application/json", "identity")}
 _SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, math.inf)
@@ -114,7 +114,8 @@ class Poller:
     def set_targets(self, targets: tuple[Target, ...], now: float) -> None:
         """Poll these from now on. What a target's reader remembers is kept where the target is the same.
 
-        A new target is due at once; the scrape of one that left is given up.
+        New targets of a small fleet are due at once, those of a large one at their turn: a first page costs
+        ten times what a later one does. The scrape of a target that left is given up.
         """
         old = self._polled
         self._polled = {}
@@ -122,8 +123,9 @@ class Poller:
             polled = old.get(target.name)
             if polled is None or polled.target != target:
                 phase = zlib.crc32(target.name.encode()) / 2**32 * self._interval
+                due = now if len(targets) <= _AT_ONCE else self._turn_after(now, phase)
                 errand = self._errands[target.engine]
-                polled = _Polled(target, errand, self._reader_for(target), phase, now)
+                polled = _Polled(target, errand, self._reader_for(target), phase, due)
             self._polled[target.name] = polled
         for name, polled in old.items():
             if self._polled.get(name) is not polled and polled.task is not None:
@@ -134,25 +136,26 @@ class Poller:
 
         At most a tenth of the fleet (twice the even rate) is started in one call, the longest due first.
         """
-        latest = now + 2 * self._interval  # a turn further away was set before the clock went back
-        due = [polled for polled in self._polled.values() if not now < polled.due <= latest]
+        # A turn is set at most one and a half intervals ahead; one further away is from before the clock
+        # went back.
+        due = [each for each in self._polled.values() if not now < each.due < now + 1.6 * self._interval]
         due.sort(key=lambda polled: polled.due)
         room = min(
             max(_AT_ONCE, math.ceil(len(self._polled) * 2 / CALLS_PER_INTERVAL)),
             CONCURRENT_SCRAPES - len(self._tasks),
         )
         for polled in due:
-            before, started = polled.due, polled.task is None and room > 0
-            if started:
+            start = polled.task is None
+            if start and room <= 0:
+                continue  # it stays due and is the sooner served in the next calls
+            if start:
                 room -= 1
                 polled.task = asyncio.get_running_loop().create_task(self._scrape(polled))
                 self._tasks.add(polled.task)
                 polled.task.add_done_callback(self._tasks.discard)
-            elif polled.task is None and now - before < self._interval / 2:
-                continue  # its turn comes in one of the next calls
+            passed_over = max(0, math.ceil((now - polled.due) / self._interval - 0.5))
+            self.counts.missed_turns += passed_over + (not start)
             polled.due = self._turn_after(now + self._interval / 2, polled.phase)
-            passed = round((polled.due - before) / self._interval)
-            self.counts.missed_turns += max(0, passed - started)
 
     def take(self) -> tuple[Scrape | ScrapeFailure, ...]:
         """All results since the last call, in the order of their arrival."""

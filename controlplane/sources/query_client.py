@@ -32,6 +32,7 @@ LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Largest answer that is read, after decompression: one histogram of some 10,000 engines."""
 
 _CHUNK_BYTES: Final = 64 * 1024
+_LEAST_SECONDS: Final = 0.005
 
 
 class QueryClient:
@@ -47,6 +48,7 @@ class QueryClient:
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._monotonic = monotonic
         self._tls = TlsContexts()
         self._context: ssl.SSLContext | None = None
         self._session = _Session(clock, monotonic, limit_bytes)
@@ -55,8 +57,14 @@ class QueryClient:
         self._connect = PrometheusConnect(settings.url, session=self._session, auth=auth)
         self._session.mount(settings.url, _Adapter(None, None))  # in place of the package's, which retries
 
-    def query(self, promql: str, timeout_seconds: float, at: float | None = None) -> Answer:
-        """Evaluate `promql` at Unix time `at` (the server's clock; None: its now). Never raises."""
+    def query(self, promql: str, deadline: float, at: float | None = None) -> Answer:
+        """Evaluate `promql` at Unix time `at` (the server's clock; None: its now). Never raises.
+
+        The answer has until `deadline` on the monotonic clock.
+        """
+        timeout_seconds = deadline - self._monotonic()
+        if timeout_seconds < _LEAST_SECONDS:
+            return self._failed(Reason.UNAVAILABLE, "the queries of a round take longer than its timeout")
         limit = f"{timeout_seconds:.3f}"
         params = {"timeout": limit} if at is None else {"timeout": limit, "time": f"{at:.3f}"}
         try:

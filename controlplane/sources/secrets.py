@@ -8,6 +8,8 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 _LIMIT_BYTES = 64 * 1024
+# Who writes the secret itself where its place belongs must not find it in the error message.
+_STRICT = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class SecretError(Exception):
@@ -20,7 +22,7 @@ class Secret(BaseModel):
     So a token that is renewed in its file is taken up at once, and printing the settings shows no secret.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = _STRICT
 
     file: Path | None = None
     env: str | None = None
@@ -57,7 +59,7 @@ class Secret(BaseModel):
 class BasicAuth(BaseModel):
     """A user name, and where the password is."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = _STRICT
 
     username: str
     password: Secret
@@ -66,7 +68,7 @@ class BasicAuth(BaseModel):
 class Credentials(BaseModel):
     """What to show a server: `{bearer: SECRET}` or `{basic: {username, password: SECRET}}`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = _STRICT
 
     bearer: Secret | None = None
     basic: BasicAuth | None = None
@@ -80,7 +82,10 @@ class Credentials(BaseModel):
     def authorization(self) -> str:
         """The value of the Authorization header, read anew. SecretError where the secret cannot be read."""
         if self.bearer is not None:
-            return f"Bearer {self.bearer.read()}"
+            token = self.bearer.read()
+            if not token.isascii():
+                raise SecretError("a bearer token has only ASCII characters, this one has others")
+            return f"Bearer {token}"
         assert self.basic is not None
         pair = f"{self.basic.username}:{self.basic.password.read()}"
         return f"Basic {base64.b64encode(pair.encode()).decode()}"

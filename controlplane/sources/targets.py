@@ -13,7 +13,7 @@ from controlplane.signals.decision import Event, Severity
 from controlplane.signals.samples import Target
 from controlplane.sources.dns_sd import RESOLVE_SECONDS, DnsName, Resolver, SystemResolver
 from controlplane.sources.file_sd import DiscoveryFiles
-from controlplane.sources.last_good import Found, LastGood
+from controlplane.sources.last_good import Found, LastGood, Trouble
 from controlplane.sources.settings import ScrapeSettings, TargetSettings
 from controlplane.sources.urls import engine_url, host_and_port
 
@@ -26,6 +26,14 @@ class Discovered(msgspec.Struct, frozen=True):
 
     targets: tuple[Target, ...] | None
     events: tuple[Event, ...]
+
+
+class _Oddity(msgspec.Struct, frozen=True):
+    """Something odd about the list as a whole, told when it appears."""
+
+    kind: str
+    target: str
+    sentence: str
 
 
 class _Pool:
@@ -48,18 +56,27 @@ class _Pool:
 
     async def look(self, now: float, at: float) -> list[Event]:
         """Ask all places that are due at monotonic time `now`."""
-        answers = {}
+        answers: dict[str, tuple[Found, ...] | Trouble] = {}
+        gone: set[str] = set()
         if self._files is not None:
             answers = await asyncio.to_thread(self._files.look)
+            gone = self._places.keys() - answers.keys()
+            answers |= dict.fromkeys(gone, ())
         # A due time further away than an interval was set before the clock went back.
         if self._dns is not None and not now < self._resolve_at <= now + RESOLVE_SECONDS:
             answers = {self._dns.place: await self._dns.look()}
             self._resolve_at = now + RESOLVE_SECONDS
         events: list[Event] = []
         for place, answer in answers.items():
-            last_good = self._places.setdefault(place, LastGood(place))
-            events += last_good.take(answer, now, at)
+            events += self._places.setdefault(place, LastGood(place)).take(answer, now, at)
+        for place in gone:
+            if not self._places[place].found:
+                del self._places[place]
         return events
+
+    def oddities(self) -> list[_Oddity]:
+        patterns = self._files.never_matched if self._files is not None else ()
+        return [_Oddity("no-discovery-file", pattern, f"{pattern} matches no file") for pattern in patterns]
 
     def found(self) -> Iterator[Found]:
         yield from self._static
@@ -101,22 +118,24 @@ class Discovery:
         self.targets = targets
         return Discovered(targets if changed else None, tuple(events))
 
-    def _put_together(self) -> tuple[tuple[Target, ...], list["_Oddity"]]:
-        pool_of: dict[str, tuple[str, str]] = {}  # by URL: an engine is in one pool, or its load counts twice
+    def _put_together(self) -> tuple[tuple[Target, ...], list[_Oddity]]:
+        homes: dict[
+            str, tuple[str, str]
+        ] = {}  # pool and engine by URL: in two pools its load would count twice
         oddities: list[_Oddity] = []
         for name, pool in self._pools.items():
+            oddities += pool.oddities()
             for found in pool.found():
                 wanted = found.pool or name
-                have, _ = pool_of.setdefault(found.url, (wanted, pool.engine))
-                if have != wanted:
-                    sentence = f"{found.url} is in the pools {have} and {wanted}: it counts in {have} only"
+                home, _ = homes.setdefault(found.url, (wanted, pool.engine))
+                if home != wanted:
+                    sentence = f"{found.url} is in the pools {home} and {wanted}: it counts in {home} only"
                     oddities.append(_Oddity("target-in-two-pools", found.url, sentence))
-        if len(pool_of) > LIMIT:
-            sentence = f"{len(pool_of)} targets were found, only the first {LIMIT} are watched"
+        if len(homes) > LIMIT:
+            sentence = f"{len(homes)} targets were found, only the first {LIMIT} are watched"
             oddities.append(_Oddity("too-many-targets", "fleet", sentence))
-        names = self._names(list(pool_of)[:LIMIT])
-        targets = tuple(Target(names[url], *pool_of[url][:1], url, pool_of[url][1]) for url in names)
-        return targets, oddities
+        names = self._names(list(homes)[:LIMIT])
+        return tuple(Target(name, homes[url][0], url, homes[url][1]) for url, name in names.items()), oddities
 
     def _names(self, urls: list[str]) -> dict[str, str]:
         """A unique name for each URL: `host:port`, with more of the URL where several share that."""
@@ -126,15 +145,7 @@ class Discovery:
         for url in urls:
             if url not in names:
                 plain = host_and_port(url)
-                choices = (plain, plain + url.partition("://")[2].partition("/")[1] , url)
+                choices = (plain, f"{plain}/{url.split('/', 3)[3]}", url)
                 names[url] = next(name for name in choices if name not in taken)
                 taken.add(names[url])
         return {url: names[url] for url in urls}
-
-
-class _Oddity(msgspec.Struct, frozen=True):
-    """Something odd about the list as a whole, told when it appears."""
-
-    kind: str
-    target: str
-    sentence: str

@@ -12,7 +12,8 @@ _LONGEST = 2048
 def engine_url(text: str, scheme: str, path: str) -> str:
     """The whole URL of what people write: `10.0.0.7:8000`, `https://vllm-0.chat` or a URL with its own path.
 
-    `scheme` and `path` stand in where the text has none. ValueError, with a sentence that shows no secret,
+    `scheme` and `path` stand in where the text has none. One endpoint has one URL: the host is in small
+    letters, a default port is left out. ValueError, with a sentence that shows no secret,
     where it is none of these.
     """
     if len(text) > _LONGEST:
@@ -60,7 +61,7 @@ def _address(parts: SplitResult, text: str) -> str:
     if "@" in parts.netloc:
         raise ValueError(f"{shown(text)}: credentials do not belong in a URL, name their file in scrape.auth")
     host = parts.hostname or ""
-    port = "" if parts.port is None else f":{parts.port}"
+    port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
     if parts.port == 0:
         raise ValueError(f"{shown(text)}: port 0 is no port")
     if ":" in host:

@@ -37,7 +37,7 @@ class VersionRange(NamedTuple):
         return begins and lasts
 
     def __str__(self) -> str:
-        """Like ">=0.12 <0.16"; "any" where the names tell nothing, "none" where they contradict each other."""
+        """Like ">=0.12 <0.16"; "any" where the names tell nothing, "none" where they contradict."""
         if not self.possible:
             return "none"
         low = [f"{'>=' if self.low.inclusive else '>'}{_short(self.low.version)}"] if self.low else []
@@ -52,8 +52,8 @@ def version_range(dialect: Dialect, present: AbstractSet[str], *, whole: bool) -
     highs = [Bound(row.until, True) for row in there if row.until]
     oldest = _key(max(lows, key=_low_key).version) if lows else ()
     always = [row for row in dialect.metrics if row.always]
-    holes = [row for row in always if not row.until and _key(row.since) <= oldest and row.name not in present]
-    if whole and always and not holes:
+    expected = {row.name for row in always if not row.until and _key(row.since) <= oldest}
+    if whole and expected and expected <= present:
         missing = [row for row in always if row.name not in present]
         lows += [Bound(row.until, False) for row in missing if row.until and _key(row.since) <= oldest]
         highs += [Bound(row.since, False) for row in missing if _key(row.since) > oldest]

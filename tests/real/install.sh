@@ -30,7 +30,7 @@ fails() { echo "install.sh: $*" >&2; exit 1; }
 find_python() {
     local candidate
     for candidate in "${PYTHON311:-}" python3.11 python3 python \
-        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3; do
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3 "$here/../../.venv/bin/python"; do
         # ensurepip is asked for because some distributions ship Python without it.
         if [ -n "$candidate" ] && "$candidate" -c \
             'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; then
@@ -41,7 +41,7 @@ find_python() {
     return 1
 }
 
-ready() { [ "$(cat "$venv/.ready" 2>/dev/null)" = "$stamp" ]; }
+ready() { [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.ready" 2>/dev/null)" = "$stamp" ]; }
 
 if ready; then exit 0; fi
 

@@ -134,8 +134,15 @@ class Load:
     def __post_init__(self) -> None:
         """Refuse any target that is not this machine."""
         host = urlsplit(self.base_url).hostname or ""
-        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
-            raise ValueError(f"load is sent to loopback addresses only, not to {host}")
+        if not _is_loopback(host):
+            raise ValueError(f"load is sent to loopback addresses only, not to {host!r}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 # --- what happened ----------------------------------------------------------------------------------------
@@ -145,7 +152,7 @@ class Outcome(StrEnum):
     """How a request ended, as its client saw it."""
 
     OK = "ok"
-    ERROR = "error"  # another status than 200, no connection, or a stream that stopped without its end mark
+    ERROR = "error"  # a status other than 200, no connection, or an answer that is not whole
     SSE_ERROR = "sse_error"  # an error object inside a stream whose status was 200
     CLIENT_ABORTED = "client_aborted"
     TIMEOUT = "timeout"  # the client waited `timeout_seconds` for the whole answer
@@ -315,7 +322,7 @@ def truth_in(records: Iterable[Record], t0: float, t1: float, slo: Slo | None = 
     return Truth(
         t0=t0,
         t1=t1,
-        outcomes=Counter(record.outcome.value for record in ended),
+        outcomes=dict(Counter(record.outcome.value for record in ended)),
         finished=len(finished),
         aborted=len(aborted_in(ended, t0, t1)),
         good=len(good),
@@ -458,7 +465,7 @@ class _Run:
             record.outcome = Outcome.CLIENT_ABORTED
             record.detail = "the run ended"
             raise
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a chunk that is no JSON
             record.detail = f"{type(error).__name__}: {error}"[:200]
         finally:
             record.end = self.clock.now()
@@ -492,7 +499,7 @@ class _Run:
                 continue
             data = line[5:].strip()
             if data == b"[DONE]":
-                return Outcome.OK
+                return _outcome_of_whole_stream(record)
             event = json.loads(data)
             if "error" in event:
                 record.detail = str(event["error"])[:200]
@@ -520,6 +527,14 @@ class _Run:
         if record.output_tokens > before:
             record.last_token = self.clock.now()
             record.first_token = record.first_token or record.last_token
+
+
+def _outcome_of_whole_stream(record: Record) -> Outcome:
+    """An engine that drops its requests still ends their streams properly: 200, usage, end mark."""
+    if record.finish_reason not in (None, "abort", "error"):
+        return Outcome.OK
+    record.detail = f"the server ended it with finish reason {record.finish_reason}"
+    return Outcome.ERROR
 
 
 async def run_load(load: Load) -> Report:
@@ -607,11 +622,18 @@ def main() -> None:
     more = {
         "skipped": report.skipped,
         "lag": asdict(report.lag),
-        "statuses": statuses,
+        "statuses": dict(statuses),
         "goodput_per_second": truth.goodput_per_second,
         "output_tokens_per_second": truth.output_tokens_per_second,
     }
-    print(json.dumps(asdict(truth) | more))
+    print(json.dumps(_without_nan(asdict(truth) | more)))
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: a mean of nothing becomes null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 if __name__ == "__main__":

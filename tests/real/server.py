@@ -5,6 +5,10 @@
     async with VllmServer(ServerOptions(blocks=64), venv, model, logs) as server:
         ...  # requests to server.base_url
 
+By hand, with what install.sh and make_model.py left in `var/` (options after the name go to vLLM)::
+
+    python tests/real/server.py [vLLM options]      prints its address when ready, ends on Ctrl-C
+
 A server is three processes (API, engine, worker) in a process group of their own. Ending one of them does not
 always end the others, so whatever ends the server ends the group. A small guard process does the same when
 the test run itself is killed.
@@ -21,6 +25,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -123,6 +128,20 @@ class VllmServer:
             session.get(f"{self.base_url}/metrics", raise_for_status=True) as response,
         ):
             return await response.text()
+
+    async def settled_metrics(self, limit_seconds: float = 20.0) -> str:
+        """The text of /metrics once nothing runs or waits and no token is written any more."""
+        texts = [await self.metrics()]
+
+        async def settled() -> bool:
+            await asyncio.sleep(0.2)
+            texts.append(await self.metrics())
+            tokens = [sample_sum(text, "vllm:generation_tokens_total") for text in texts[-2:]]
+            busy = [sample_sum(texts[-1], f"vllm:num_requests_{what}") for what in ("running", "waiting")]
+            return busy == [0, 0] and tokens[0] == tokens[1]
+
+        await wait_until(settled, limit_seconds)
+        return texts[-1]
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -234,12 +253,23 @@ class VllmServer:
 
 def sample_sum(text: str, name: str, **labels: str) -> float:
     """The sum of one metric's samples over the label sets that match; 0 when there is none."""
+    # Only that metric's lines are parsed: the whole page costs 65 ms, in which a client sees no token.
+    lines = [line for line in text.splitlines() if line.startswith((name + "{", name + " "))]
     return sum(
         sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families("\n".join(lines) + "\n")
         for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
+        if labels.items() <= sample.labels.items()
     )
+
+
+async def wait_until(condition: Callable[[], Awaitable[bool]], limit_seconds: float = 20.0) -> None:
+    """Ask again and again until the answer is yes; TimeoutError when it stays no."""
+    async with asyncio.timeout(limit_seconds):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.1)
 
 
 def _environment(options: ServerOptions) -> dict[str, str]:
@@ -269,8 +299,8 @@ def _let_clients_first(leader: int) -> None:
     own the server's processes are weighed as one, hence the group's niceness besides their own. Not before
     the server is up: starting is long enough.
     """
-    os.setpriority(os.PRIO_PGRP, leader, NICENESS)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # it may have died, and not every kernel weighs groups
+        os.setpriority(os.PRIO_PGRP, leader, NICENESS)
         Path(f"/proc/{leader}/autogroup").write_text(str(NICENESS))
 
 
@@ -294,3 +324,16 @@ def _group(leader: int) -> list[int]:
         if int(group) == leader and state not in "ZX":
             found.append(int(entry.name))
     return sorted(found)
+
+
+async def _serve_by_hand(var: Path) -> None:
+    options = ServerOptions(extra_args=tuple(sys.argv[1:]))
+    async with VllmServer(options, var / "vllm", var / "model", var / "logs") as server:
+        print(f"{server.base_url} ready in {server.ready_seconds:.1f} s, log {server.log_path}", flush=True)
+        while server.running():  # noqa: ASYNC110 - a process's end is not an event of this loop
+            await asyncio.sleep(0.5)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve_by_hand(Path(__file__).resolve().parents[2] / "var"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,16 +17,21 @@ from .load import (
     HangUp,
     Load,
     Outcome,
+    Record,
     Slo,
     aborted_in,
     first_tokens_in,
     in_flight_at,
     parse_lengths,
+    quantile,
     read_jsonl,
     run_load,
+    truth_in,
     write_jsonl,
 )
-from .server import ServerError, ServerOptions, VllmServer, sample_sum
+from .server import ServerError, ServerOptions, VllmServer, sample_sum, wait_until
+
+LOAD = Path(__file__).with_name("load.py")
 
 
 async def test_streams_a_completion_and_a_chat(vllm_server: StartServer) -> None:
@@ -51,7 +58,7 @@ async def test_streams_a_completion_and_a_chat(vllm_server: StartServer) -> None
 async def test_truth_agrees_with_the_engines_counters(vllm_server: StartServer, tmp_path: Path) -> None:
     """Requests, prompt tokens and answer tokens of a closed loop are exactly those of /metrics."""
     server = await vllm_server()
-    before = await settled(server)
+    before = await server.settled_metrics()
     load = Load(
         base_url=server.base_url,
         seconds=4,
@@ -60,7 +67,7 @@ async def test_truth_agrees_with_the_engines_counters(vllm_server: StartServer, 
         output=parse_lengths("1@0.2,lognormal:30:0.8:2-200@0.8"),
     )
     report = await run_load(load)
-    after = await settled(server)
+    after = await server.settled_metrics()
 
     def grew(name: str) -> float:
         return sample_sum(after, f"vllm:{name}") - sample_sum(before, f"vllm:{name}")
@@ -96,7 +103,7 @@ async def test_open_loop_keeps_its_rate_and_its_bound(vllm_server: StartServer) 
 async def test_clients_that_hang_up_know_their_tokens(vllm_server: StartServer) -> None:
     """Callers leave after so many tokens or seconds, and the engine then has nothing left to do."""
     server = await vllm_server()
-    before = await settled(server)
+    before = await server.settled_metrics()
     by_tokens = await run_load(
         Load(
             base_url=server.base_url,
@@ -117,16 +124,20 @@ async def test_clients_that_hang_up_know_their_tokens(vllm_server: StartServer) 
             hang_up=HangUp(after_seconds=0.3),
         )
     )
-    after = await settled(server)
+    after = await server.settled_metrics()
     records = by_tokens.records + by_time.records
     assert {record.outcome for record in records} == {Outcome.CLIENT_ABORTED}
     assert len(aborted_in(records, 0, float("inf"))) == len(records)
     assert all(record.tokens_exact and 10 <= record.output_tokens < 600 for record in by_tokens.records)
-    written = sample_sum(after, "vllm:generation_tokens_total") - sample_sum(
-        before, "vllm:generation_tokens_total"
-    )
-    assert written >= sum(record.output_tokens for record in records)
-    assert len(first_tokens_in(records, 0, float("inf"))) <= len(records)
+
+    def grew(name: str, **labels: str) -> float:
+        return sample_sum(after, name, **labels) - sample_sum(before, name, **labels)
+
+    assert grew("vllm:generation_tokens_total") >= sum(record.output_tokens for record in records)
+    assert len(first_tokens_in(records, 0, float("inf"))) <= grew("vllm:time_to_first_token_seconds_count")
+    # What the engine's own counters leave out shows as answered HTTP requests without a finished one.
+    assert grew("vllm:request_success_total") == 0
+    assert grew("http_requests_total", handler="/v1/completions", status="2xx") == len(records)
 
 
 async def test_timeouts_refusals_and_errors_are_told_apart(vllm_server: StartServer) -> None:
@@ -149,29 +160,70 @@ async def test_timeouts_refusals_and_errors_are_told_apart(vllm_server: StartSer
     assert (record.outcome, record.status) == (Outcome.ERROR, None)
 
 
-async def test_an_error_inside_a_stream_is_seen(vllm_server: StartServer) -> None:
-    """An engine that dies under its streams ends them with an error inside their 200."""
+async def test_the_command_line_prints_the_truth(vllm_server: StartServer, tmp_path: Path) -> None:
+    """One JSON object on standard output, one record a line in the file."""
+    server = await vllm_server()
+    options = f"{server.base_url} --clients 2 --max-requests 6 --prompt 10-20 --output 5 --slo-ttft 60"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        LOAD,
+        *options.split(),
+        "--jsonl",
+        tmp_path / "run.jsonl",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said = json.loads((await process.communicate())[0])
+    assert process.returncode == 0
+    assert (said["finished"], said["good"], said["output_tokens"]) == (6, 6, 30)
+    assert len(read_jsonl(tmp_path / "run.jsonl")) == 6
+
+
+def test_windows_count_by_the_end_of_requests() -> None:
+    """A request belongs to the window it ended in; one that is late or aborted is not good."""
+
+    def record(end: float, outcome: Outcome, **more: float) -> Record:
+        times = {"first_token": end - 1.0, "last_token": end} | more
+        return Record(
+            index=0, due=0.0, start=end - 2.0, end=end, outcome=outcome, output_tokens=11, prompt_tokens=7,
+            asked_prompt_tokens=7, asked_output_tokens=11, first_token=times["first_token"],
+            last_token=times["last_token"],
+        )  # fmt: skip
+
+    records = [
+        record(10.0, Outcome.OK),
+        record(11.0, Outcome.OK, first_token=9.5),
+        record(12.0, Outcome.CLIENT_ABORTED),
+        record(20.0, Outcome.OK),
+    ]
+    truth = truth_in(records, 10.0, 20.0, Slo(ttft_seconds=1.0, tpot_seconds=0.12))
+    assert truth.outcomes == {"ok": 2, "client_aborted": 1}
+    assert (truth.ended, truth.finished, truth.aborted, truth.good) == (3, 2, 1, 1)
+    assert (truth.good_output_tokens, truth.output_tokens) == (11, 33)
+    assert truth.ttft.mean == pytest.approx(0.75)
+    assert truth.tpot.max == pytest.approx(0.15)
+    assert in_flight_at(records, 9.5) == 2
+    assert quantile([3.0, 1.0, 2.0], 0.75) == pytest.approx(2.5)
+
+
+async def test_a_server_that_died_restarts_at_its_address(vllm_server: StartServer) -> None:
+    """Streams of a dead engine end with an error inside their 200; after a restart all counts from zero."""
     server = await vllm_server(own=True)
-    load = Load(base_url=server.base_url, seconds=2, clients=4, max_requests=4, output=parse_lengths("900"))
+    address, first = server.base_url, server.pids()
+    assert len(first) >= 3
+    load = Load(base_url=address, seconds=20, clients=4, max_requests=4, output=parse_lengths("900"))
     running = asyncio.create_task(run_load(load))
-    while sample_sum(await server.metrics(), "vllm:generation_tokens_total") == 0:
-        await asyncio.sleep(0.05)
+    await wait_until(lambda: writes_tokens(server))
     os.kill(engine_pid(server), signal.SIGKILL)
     report = await running
     assert {(record.outcome, record.status) for record in report.records} == {(Outcome.SSE_ERROR, 200)}
 
-
-async def test_restart_keeps_the_address_and_stop_leaves_nothing(vllm_server: StartServer) -> None:
-    """A restarted server answers at the same address with counters at zero; a stopped one is gone."""
-    server = await vllm_server(own=True)
-    first = server.pids()
-    assert len(first) >= 3
-    await run_load(Load(base_url=server.base_url, seconds=5, clients=2, max_requests=2))
-    address = server.base_url
     await server.restart()
-    assert server.base_url == address
     assert not alive(first)
-    assert sample_sum(await server.metrics(), "vllm:generation_tokens_total") == 0
+    assert server.base_url == address
+    assert not await writes_tokens(server)
+    report = await run_load(Load(base_url=address, seconds=20, clients=2, max_requests=2))
+    assert [record.outcome for record in report.records] == [Outcome.OK, Outcome.OK]
+
     second = server.pids()
     await server.stop()
     assert not alive(second)
@@ -195,20 +247,9 @@ def test_sizes_that_cannot_work_are_refused() -> None:
         Load(base_url="http://192.0.2.1:8000", seconds=1)
 
 
-async def settled(server: VllmServer, limit_seconds: float = 20.0) -> str:
-    """/metrics once nothing runs or waits and the token counter stands still."""
-    async with asyncio.timeout(limit_seconds):
-        last = -1.0
-        while True:
-            text = await server.metrics()
-            busy = sample_sum(text, "vllm:num_requests_running") + sample_sum(
-                text, "vllm:num_requests_waiting"
-            )
-            tokens = sample_sum(text, "vllm:generation_tokens_total")
-            if busy == 0 and tokens == last:
-                return text
-            last = tokens
-            await asyncio.sleep(0.3)
+async def writes_tokens(server: VllmServer) -> bool:
+    """Whether it has written any token since its start."""
+    return sample_sum(await server.metrics(), "vllm:generation_tokens_total") > 0
 
 
 def engine_pid(server: VllmServer) -> int:

@@ -25,7 +25,9 @@ class FakeEngine:
         for name in ("ttft", "tpot", "e2e", "queue_time", "prefill_time", "prompt_len", "generation_len"):
             self.seen[name] = []
 
-    def serve(self, n: int, *, ttft: float = 0.2, tpot: float = 0.02, prompt: int = 50, output: int = 20) -> None:
+    def serve(
+        self, n: int, *, ttft: float = 0.2, tpot: float = 0.02, prompt: int = 50, output: int = 20
+    ) -> None:
         for _ in range(n):
             e2e = ttft + tpot * (output - 1)
             values = {"ttft": ttft, "tpot": tpot, "e2e": e2e, "queue_time": 0.0, "prefill_time": ttft}
@@ -89,6 +91,4 @@ class FakeReplica:
 
 
 def samples(*replicas: FakeReplica, at: float) -> Samples:
-    return Samples(
-        targets=tuple(r.target for r in replicas), scrapes=tuple(r.page(at) for r in replicas)
-    )
+    return Samples(targets=tuple(r.target for r in replicas), scrapes=tuple(r.page(at) for r in replicas))

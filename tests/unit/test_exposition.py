@@ -3,6 +3,8 @@
 import random
 import time
 import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from exposition_pages import (
@@ -12,6 +14,7 @@ from exposition_pages import (
     check_mutations,
     expected,
     found,
+    mutations,
     odd_lines,
     outcome,
     printed_pages,
@@ -100,6 +103,8 @@ def test_finite_values_whose_sum_overflows_are_finite() -> None:
         "up ",
         "1up 1",
         "up-down 1",
+        "up+1",
+        "up.5 1",
         "up 1_000",
         "up 0x10",
         "up 0x1p3",
@@ -154,22 +159,18 @@ def test_finite_values_whose_sum_overflows_are_finite() -> None:
     ],
 )
 def test_refuses_a_line_fresh_and_warm(line: str) -> None:
+    page = "# a comment\nok 1\n{}\nok 2\n"
     fresh = Reader()
     with pytest.raises(ExpositionError) as refused:
-        fresh.read(f"# a comment\nok 1\n{line}\nok 2\n")
+        fresh.read(page.replace("{}", line))
     message = str(refused.value)
     assert message.startswith("line 3: ")
     assert message.isprintable()
-    warm = Reader()
-    for good in (
-        "up 1\n",
-        'up {a="b"} 1\nup 5 1\n',
-        '# c\nok 1\nup{a="b"} 3\nok 2\n',
-        "# c\nok 1\nup 3\nok 2\n",
-    ):
-        warm.read(good)
-        assert outcome(warm, f"# a comment\nok 1\n{line}\nok 2\n") == message
     assert outcome(fresh, "ok 1\n") == outcome(Reader(), "ok 1\n")
+    warm = Reader()
+    for known in ("up 3", "up 1 17", 'up{a="b"} 3', 'up{a="b"}3', "# a comment", "", "inf 5", "1up"):
+        outcome(warm, page.replace("{}", known))
+        assert outcome(warm, page.replace("{}", line)) == message
 
 
 @pytest.mark.parametrize(
@@ -301,6 +302,14 @@ def test_what_nobody_wants_must_still_be_a_sample() -> None:
             reader.read(f"a 1\n{line}\n")
 
 
+def test_numbers_that_nobody_wants_change_nothing() -> None:
+    reader = Reader(lambda name: name == "a")
+    reader.read("b 0\na 1\nb 2\n")
+    for body in ("b 5\na 1\nb NaN\n", "b 6\na 1\nb 7\n# more\n"):
+        page = reader.read(body)
+        assert (page.values, page.samples, page.non_finite) == ([1.0], 3, 0)
+
+
 def test_an_exception_of_wanted_is_not_dressed_up() -> None:
     def wanted(name: str) -> bool:
         raise KeyError(name)
@@ -335,8 +344,7 @@ def test_series_that_come_and_go_do_not_pile_up(bad: str) -> None:
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
-def test_captured_pages_read_as_prometheus_client_reads_them(path: object) -> None:
-    assert hasattr(path, "read_text")
+def test_captured_pages_read_as_prometheus_client_reads_them(path: Path) -> None:
     text = path.read_text()
     reader, rng = Reader(), random.Random(1)
     want = sorted(expected(classic_families(text)))
@@ -379,8 +387,7 @@ def test_case_a1_one_nan_does_not_cost_the_page() -> None:
 @pytest.mark.parametrize(
     "path", sorted(CASES.glob("A[234]/*.prom")), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
-def test_case_pages_read_as_prometheus_client_reads_them(path: object) -> None:
-    assert hasattr(path, "read_text")
+def test_case_pages_read_as_prometheus_client_reads_them(path: Path) -> None:
     text = path.read_text()
     assert sorted(found(Reader().read(text))) == sorted(expected(classic_families(text)))
 
@@ -432,12 +439,13 @@ def test_classic_pages_read_as_prometheus_client_reads_them(text: str, rng: rand
 @given(printed_pages(open_metrics=True), st.randoms(use_true_random=False))
 def test_openmetrics_pages_read_as_prometheus_client_reads_them(text: str, rng: random.Random) -> None:
     reader = Reader()
-    assert sorted(found(reader.read(text.encode()))) == sorted(expected(openmetrics_families(text)))
+    strict = openmetrics_families(text)  # type: ignore[no-untyped-call]
+    assert sorted(found(reader.read(text.encode()))) == sorted(expected(strict))
     moved = with_new_values(text, rng)  # no page that the strict parser would take: its buckets may fall
     assert outcome(reader, moved) == outcome(Reader(), moved)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(odd_lines(), max_size=5), st.lists(odd_lines(), max_size=5), st.sampled_from(["\n", "\r\n"]))
 def test_odd_lines_are_read_as_they_were_meant(
     one: list[tuple[str, Found]], other: list[tuple[str, Found]], newline: str
@@ -454,6 +462,16 @@ def test_any_bytes_are_a_page_or_an_exposition_error(body: bytes | str) -> None:
     reader = Reader()
     reader.read('a 1\nb{c="d"} 2\n')
     assert outcome(reader, body) == outcome(Reader(), body)
+
+
+def test_broken_lines_are_refused_or_read_as_prometheus_client_reads_them() -> None:
+    for _, bad in mutations(seed=5, count=1_000):
+        for line in bad.decode(errors="replace").split("\n"):
+            got = outcome(Reader(), line)
+            # That client stumbles over broken exemplars, and takes more for a sample than the format does.
+            with suppress(ValueError, IndexError):
+                want = expected(classic_families(line))
+                assert isinstance(got, str) or got[0] == want, line
 
 
 def test_broken_pages_are_read_alike_fresh_and_warm() -> None:

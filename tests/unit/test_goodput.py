@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.policy.goodput import Carry, Cell, EngineCell, Ends, Finishers, measure, start, summarize
+from controlplane.policy.goodput import Carry, Cell, Ends, EngineCell, Finishers, measure, start, summarize
 from controlplane.policy.settings import Slo
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.interval import Interval, exactly
@@ -116,7 +116,7 @@ def test_all_in_time_is_exact(everything: list[Request]) -> None:
         assert cell.good_tokens == exactly(float(sum(r.prompt + r.output for r in done)))
 
 
-def finishers(**given: Histogram | None | float) -> Finishers:
+def finishers(**given: Histogram | float | None) -> Finishers:
     fields: dict[str, object] = dict.fromkeys(Finishers.__struct_fields__)
     return Finishers(**{**fields, "not_answers": 0.0, **given})  # type: ignore[arg-type]
 

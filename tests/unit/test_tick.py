@@ -13,7 +13,7 @@ from controlplane.policy.tick import tick
 from controlplane.signals.decision import Decision, Event, Hold, Orders
 from controlplane.signals.interval import exactly
 from controlplane.signals.reading import Known, Quality, Reason, Unknown, known
-from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, ScrapeFailure
+from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, ScrapeFailure, Signals
 from controlplane.signals.snapshot import Denominator, FleetSnapshot, ReplicaState, Trend
 
 SETTINGS = PolicySettings()
@@ -154,9 +154,7 @@ def test_a_wrong_page_is_not_an_engine_and_not_zero() -> None:
     assert loop.kinds() == ["replica-joined", "not-an-engine"]
 
 
-@pytest.mark.parametrize(
-    ("open_requests", "kind"), [(None, "stalled"), (3, "wedged"), (0, "frozen-gauges")]
-)
+@pytest.mark.parametrize(("open_requests", "kind"), [(None, "stalled"), (3, "wedged"), (0, "frozen-gauges")])
 def test_work_without_a_token_is_told_once(open_requests: int | None, kind: str) -> None:
     loop, r = Loop(), FakeReplica()
     r.engine.gauges.update(running=4.0, waiting=2.0)
@@ -226,7 +224,9 @@ def test_the_gateway_decides_the_denominator() -> None:
     loop, r = Loop(), FakeReplica()
     loop(samples(r, at=NOON), NOON)
     r.engine.serve(100)
-    window = OutcomeWindow("gw", "chat", NOON, NOON + 10, 200, 100, 90, 20, 30, {"kv-full": 50}, 9000, 8000, 4)
+    window = OutcomeWindow(
+        "gw", "chat", NOON, NOON + 10, 200, 100, 90, 20, 30, {"kv-full": 50}, 9000, 8000, 4
+    )
     given = msgspec.structs.replace(samples(r, at=NOON + 10), outcomes=(window, window))
     found = loop(given, NOON + 10).pools["chat"].goodput
     assert found.denominator is Denominator.GATEWAY
@@ -316,7 +316,9 @@ def test_orders_stand_until_they_change() -> None:
 def test_page_warnings_are_told_once() -> None:
     loop, r = Loop(), FakeReplica()
     for k in range(5):
-        page = msgspec.structs.replace(r.page(NOON + k), warnings=("kv_usage is on the page under no known name",))
+        page = msgspec.structs.replace(
+            r.page(NOON + k), warnings=("kv_usage is on the page under no known name",)
+        )
         loop(Samples(targets=(r.target,), scrapes=(page,)), NOON + k)
     assert loop.kinds() == ["replica-joined", "page-warning"]
 
@@ -333,7 +335,9 @@ def random_day(seed: int) -> list[tuple[Samples, float]]:
                 r.restart(now)
             for engine in r.engines.values():
                 engine.serve(rng.randrange(4), ttft=rng.uniform(0, 6), tpot=rng.uniform(0.01, 0.1))
-                engine.gauges.update(running=rng.randrange(5), waiting=rng.randrange(3), kv_usage=rng.random())
+                engine.gauges.update(
+                    running=rng.randrange(5), waiting=rng.randrange(3), kv_usage=rng.random()
+                )
                 engine.counts["preemptions_total"] += rng.choice([0, 0, 3])
             page: Scrape | ScrapeFailure = r.page(now)
             if chance > 0.9:
@@ -354,3 +358,25 @@ def test_memory_survives_the_journal_and_the_tick_is_deterministic(seed: int) ->
         assert through(wire, now) == one
     assert through.memory == straight.memory
     assert through.decisions == straight.decisions
+
+
+def test_latencies_that_only_the_server_counts_are_measured_too() -> None:
+    """SGLang with several engines: gauges by engine, latencies and tokens for all together."""
+    loop, r = Loop(), FakeReplica(engines=2)
+
+    def page(at: float) -> Samples:
+        whole = r.page(at)
+        shared = whole.engines["0"]
+        gauges = {n: Signals(numbers=r.engines[n].gauges.copy()) for n in "01"}
+        counted = {k: v for k, v in shared.numbers.items() if k.endswith("_total")}
+        server = Signals(numbers={**whole.server.numbers, **counted}, histograms=shared.histograms)
+        given = msgspec.structs.replace(whole, engines=gauges, server=server)
+        return Samples(targets=(r.target,), scrapes=(given,))
+
+    r.engines["0"].gauges.update(running=3.0, kv_usage=0.4)
+    loop(page(NOON), NOON)
+    r.engine.serve(30)
+    seen = loop(page(NOON + 10), NOON + 10).replicas["r0"]
+    assert known(seen.load.running) == 3.0
+    assert known(seen.load.generation_tokens_per_second) == 60.0
+    assert seen.goodput.ratio == exactly(1.0)

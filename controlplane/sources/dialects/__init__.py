@@ -19,10 +19,11 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """One metric of one engine.
 
     `kind`: gauge, counter, histogram; "fact" (the value is in the label `label`), "mean" (`name` is the sum,
-    `per` the count: a distribution without buckets), "adapters" (LoRA: comma lists in labels, the value is the
-    time at which they held), "any" (a name that a user asked for).
+    `per` the count: a distribution without buckets), "adapters" (LoRA: comma lists in labels, the value is
+    the time at which they held), "any" (a name that a user asked for).
     `over` combines several series of an engine, and several engines: a ratio is never summed.
-    `by` is the label that splits the signal, `by_class` turns its HTTP status codes into classes (2xx).
+    `by` is the label that splits the signal, `by_class` turns its HTTP status codes into classes (2xx). The
+    sum of the parts is the signal's value, but of states only the part `value_of` is.
     `where` keeps only series whose labels have one of the values, `path_label` only those whose label is a
     path that asks a model for something.
     `scale` turns the printed unit into the signal's; `disabled` is a printed value that means "not measured".
@@ -37,6 +38,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     over: Combine = "sum"
     by: str = ""
     by_class: bool = False
+    value_of: str = ""
     where: dict[str, tuple[str, ...]] = {}
     path_label: str = ""
     label: str = ""

@@ -1,0 +1,113 @@
+"""Serves the API inside the daemon's event loop."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+
+from controlplane.api.app import create_app
+from controlplane.api.settings import ApiSettings
+from controlplane.api.state import State
+from controlplane.api.stream import Streams
+
+MOST_CONNECTIONS = 512
+LONGEST_STOP_SECONDS = 3
+
+_log = logging.getLogger(__name__)
+
+
+class ApiStartError(Exception):
+    """The API cannot be served; the text is a sentence that names the address or the file."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: SIGTERM is the daemon's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class ApiServer:
+    """The API of one daemon: `start` it, and `stop` it before the daemon's other parts."""
+
+    def __init__(self, state: State, settings: ApiSettings) -> None:
+        self._settings = settings
+        self._streams = Streams(state)
+        self._app = create_app(state, settings, self._streams)
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen; accepts connections when it returns. Raises ApiStartError, TokenError."""
+        settings = self._settings
+        settings.token()  # a token that is configured and not there is told now, not at the first hold
+        listener = _listen(settings.host, settings.port)
+        try:
+            config = uvicorn.Config(
+                self._app,
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                lifespan="off",
+                ws="none",
+                http="h11",
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=LONGEST_STOP_SECONDS,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+            )
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            listener.close()
+            raise ApiStartError(
+                f"api.tls_cert {settings.tls_cert} and api.tls_key {settings.tls_key} cannot be used: {error}"
+            ) from None
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="api")
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving  # raises what went wrong
+                raise ApiStartError("the API stopped before it had started")
+            await asyncio.sleep(0.01)
+        host, port = listener.getsockname()[:2]
+        scheme = "https" if settings.tls_cert else "http"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        _log.info("the API listens on %s", self.url)
+
+    async def stop(self) -> None:
+        """Close the listener, end the streams, let requests in progress end within some seconds."""
+        self._streams.close()
+        if self._server is None or self._serving is None:
+            return
+        self._server.should_exit = True
+        await self._serving
+        self._server = None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ApiStartError(f"the API cannot listen on {host}:{port}: {error.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        in_use = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise ApiStartError(f"the API cannot listen on {host}:{port}: {in_use}") from None
+    return listener

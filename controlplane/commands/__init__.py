@@ -1,0 +1,1 @@
+"""The commands, one a module; `cli.py` loads the one that is called."""

@@ -1,0 +1,34 @@
+"""`controlplane check`: a configuration in words, or what is wrong with it."""
+
+from pathlib import Path
+
+import click
+
+from controlplane.api.settings import TokenError
+from controlplane.commands.config_argument import config_argument, load_or_fail
+from controlplane.daemon.journal_file import JournalError, recognize
+from controlplane.daemon.orders import OrderBook, OrdersError
+from controlplane.explain import explanation, off_edge
+
+
+@click.command()
+@config_argument
+def check(path: Path | None) -> None:
+    """Say in words what CONFIG would control, or why it cannot be used.
+
+    The default CONFIG is controlplane.yaml here. Nothing is started, asked or written. Exit code 1, and
+    a line a problem, where `run` would refuse.
+    """
+    config = load_or_fail(path)
+    try:
+        config.api.token()
+        OrderBook(config.daemon.hold_path, config.daemon.overrides_path)
+        if config.daemon.journal.exists():
+            recognize(config.daemon.journal)
+    except (TokenError, OrdersError, JournalError) as error:
+        raise click.ClickException(str(error)) from None
+    for line in explanation(config):
+        click.echo(line)
+    for sentence in off_edge(config):
+        click.echo(f"warning: {sentence}")
+    click.echo(f"{config.path}: good")

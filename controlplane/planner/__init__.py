@@ -1,0 +1,1 @@
+"""Capacity on paper: KV budget, concurrency, fan-out."""

@@ -1,0 +1,323 @@
+"""SLO gradient: the default law for LLM engines.
+
+Each signal that means overload gives one gradient, target over measured, and the smallest of them moves the
+limit:
+
+    tpot      tpot_margin * objective / max(smoothed step gap, latest step gap)
+    ttft      max(0.5, ttft_share * objective / p90 from sending to first token)
+    kv        kv_target / KV usage
+    waiting   max(0.5, 1 - W/L)     where W > 0; W = the fewest that waited in the engine during the window
+    preempt   0.85                  where any sequence was preempted in the window
+
+    g = the smallest there is;  L is in use where at least 0.8 of it was in flight at once
+    g < 1:                 L = U * ((1 - s) + s * max(0.6, g))
+                           U = what was in flight (at most L) where L is in use, else L
+    else, L in use:        L = L * ((1 - s) + s * min(g, 1.5));   in slow start  L = L * min(g, 1.25)
+    then clamp to floor .. min(0.94 * max_num_seqs, KV ceiling, max_limit)
+
+Why not a round trip against its own minimum: a round trip is mostly the length of the answer, an engine gets
+slower with every sequence by design, and a minimum has to be probed for. The objective does not drift.
+
+Regimes:
+1. Slow start, from half of the KV ceiling (from `start_limit` where that is not known) until a first g < 1.
+2. Room: grows while the limit is in use, by 15 % a window at most, and slower the nearer the target is.
+3. Over: cuts, by 12 % at most of what is in flight (a limit over that has not done the harm, and cutting
+   only it would change nothing), **once a cohort**: after a cut nothing more is done until no more than the
+   new limit are in flight (or `cohort` is over), and what was measured before then is forgotten; it speaks of
+   the old limit. Nor does the limit grow again before the latency that cut it was measured anew (or one more
+   `cohort` is over).
+4. Floor: never under `min_limit` nor a sixteenth of the start. Nothing that was learned keeps it there: with
+   every gradient at 1 or more and the floor in use it grows again by the rule of regime 2.
+5. Partly blind: one of the signals that there were is stale or broken. No growth; cuts go on.
+6. Blind: no latency is seen, and a signal is lost. Decays by 2 % a second, for a minute down to the limit
+   that was known to be good lately, later down to the start.
+7. Engine restarted: everything is forgotten, regime 1.
+
+A signal that a source does not have at all (absent, unsupported) or that has nothing to say (no traffic) is
+left out. Only what was measured in the window moves the limit; what is older, and not too old, still forbids
+growth.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, Self
+
+import msgspec
+from msgspec.structs import replace
+from pydantic import Field, model_validator
+
+from controlplane.policy.limits import first_tokens
+from controlplane.policy.limits.law import LimitReason, Parameters, State, Window
+from controlplane.policy.limits.sight import fresh, lost, news
+from controlplane.signals.units import Duration, Share
+
+_LEAST_GRADIENT = 0.5  # of TTFT and waiting: one long prompt or one batch of arrivals is not the whole truth
+_LATENCIES = (LimitReason.TPOT_OVER, LimitReason.TTFT_OVER)
+
+
+class SloGradientState(State, frozen=True, tag_field="law", tag="slo-gradient"):
+    """`starting` is slow start, `informed` tells that a KV ceiling was known to it. `settling_since` is the
+    time of a cut that has not taken effect yet; once it has, `unproven` is the latency that was over and has
+    not been measured since `unproven_since`. `good_limit` is what the limit was lately, on average, while all
+    was seen and nothing was over its target; `blind_since` when that sight was lost."""
+
+    starting: bool = True
+    informed: bool = False
+    gap_seconds: float | None = None
+    pool: first_tokens.Pool = ()
+    settling_since: float | None = None
+    unproven: LimitReason | None = None
+    unproven_since: float = 0.0
+    good_limit: float | None = None
+    blind_since: float | None = None
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """One gradient; `new` where it was measured in this window. `over` is its reason for a cut, `near` for
+    growth that it slows down."""
+
+    gradient: float
+    new: bool
+    over: LimitReason
+    near: LimitReason
+    detail: str
+
+
+class SloGradient(Parameters):
+    """The law with the objectives of its pool. Each default says why it is what it is."""
+
+    law: Literal["slo-gradient"] = "slo-gradient"
+    ttft: Duration = Field(2.5, gt=0)
+    tpot: Duration = Field(0.05, gt=0)
+
+    # Requests scatter around the mean step gap: at 1 half of them would miss. The slow outer loop moves it.
+    tpot_margin: Share = Field(0.8, gt=0)
+    # The rest of the objective is for the queue before the engine. Half is too little for an engine whose
+    # prompts take more than half of the objective while nothing waits: it would look overloaded for ever.
+    ttft_share: Share = Field(0.75, gt=0)
+    # Sequences in flight go on growing; where prefixes are shared, a full cache also evicts what is reused.
+    kv_target: Share = Field(0.9, gt=0)
+    # A preemption repeats a whole prompt: it weighs more than a latency that is a little long.
+    preemption_gradient: Share = Field(0.85, gt=0, lt=1)
+
+    # A third of the way to what the gradient asks for: latency is not proportional to the limit.
+    smoothing: Share = Field(0.3, gt=0)
+    # A measurement so bad that it asks for less is more likely a hiccup; 12 % a cohort is quick enough.
+    deepest_cut: Share = Field(0.6, gt=0, lt=1)
+    # A request shows what it costs only seconds after it was let in, so growth must be slow against that.
+    # Near the target the gradient itself slows it; far from it, 3 % a window (1.1) took a minute to make good
+    # one false alarm.
+    fastest_growth: float = Field(1.5, gt=1)
+    # From half of the ceiling to the ceiling in four windows.
+    slow_start_growth: float = Field(1.25, gt=1)
+    # A limit that is not reached teaches nothing. Under 1: slots are free for a moment between two requests.
+    in_use_ratio: Share = Field(0.8, gt=0)
+
+    # Half of what the KV cache holds: right even where lengths were guessed wrong by a factor of two.
+    start_ratio: Share = Field(0.5, gt=0)
+    # Where no KV ceiling is known: little for any engine, and seven windows of slow start from 64.
+    start_limit: int = Field(16, ge=1)
+    # With one slot nothing is ever learned of two.
+    min_limit: int = Field(2, ge=1)
+    # An eighth of the start was over the best limit there is for long prompts with short answers (about 12).
+    floor_ratio: Share = 1 / 16
+    max_limit: int | None = Field(None, ge=1)
+    # At max_num_seqs itself the engine's own queue begins; a few of slack for requests that are being ended.
+    max_num_seqs_ratio: Share = Field(0.94, gt=0)
+
+    # The noise of single steps (one long prompt among them) is gone after two seconds, a slow-down is not.
+    gap_memory: Duration = Field(2.0, gt=0)
+    # A p90 needs about 20; of under 5 there is none.
+    first_tokens_wanted: int = Field(20, ge=1)
+    first_tokens_needed: int = Field(5, ge=1)
+    first_tokens_memory: Duration = Field(10.0, gt=0)
+
+    # Requests of others, which never fall under our limit, must not forbid cuts for ever.
+    cohort: Duration = Field(10.0, gt=0)
+    # Three scrapes of five seconds.
+    stale_after: Duration = Field(15.0, gt=0)
+    # A second. Blind for a minute costs 70 % at most, and only of what was more than usual.
+    blind_decay: Share = Field(0.98, gt=0)
+    # How far back "lately" reaches, and how long it is trusted.
+    good_memory: Duration = Field(60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_limit is not None and self.max_limit < self.min_limit:
+            raise ValueError(f"max_limit ({self.max_limit}) is under min_limit ({self.min_limit})")
+        return self
+
+    def start(self) -> SloGradientState:
+        limit = max(self.min_limit, min(self.start_limit, self.max_limit or self.start_limit))
+        return SloGradientState(float(limit), LimitReason.START, "nothing was observed yet")
+
+    def observe(self, state: SloGradientState, window: Window) -> SloGradientState:
+        if window.restarted:
+            state = replace(self.start(), reason=LimitReason.RESTARTED, detail="the engine was restarted")
+            return self._clamp(self._inform(state, window), window)
+        state = self._learn(self._inform(state, window), window)
+        if state.settling_since is not None:
+            state = self._settle(state, state.settling_since, window)
+        else:
+            state = self._move(state, window, tuple(self._bounds(state, window)))
+        return self._clamp(state, window)
+
+    def _inform(self, state: SloGradientState, window: Window) -> SloGradientState:
+        """Slow start goes on from half of the KV ceiling, once that is known."""
+        if state.informed or window.kv_ceiling is None:
+            return state
+        limit = max(state.limit, self._start(window)) if state.starting else state.limit
+        return replace(state, informed=True, limit=limit)
+
+    def _start(self, window: Window) -> float:
+        ceiling = self._ceilings(window)[0][0]
+        return self.start_ratio * ceiling if window.kv_ceiling is not None else min(self.start_limit, ceiling)
+
+    def _learn(self, state: SloGradientState, window: Window) -> SloGradientState:
+        gap = news(window.step_gap, window)
+        if gap is not None:
+            weight = -math.expm1(-window.seconds / self.gap_memory)
+            before = gap if state.gap_seconds is None else state.gap_seconds
+            state = replace(state, gap_seconds=before + weight * (gap - before))
+        pool = first_tokens.pooled(state.pool, window, self.first_tokens_wanted, self.first_tokens_memory)
+        return replace(state, pool=pool)
+
+    def _settle(self, state: SloGradientState, since: float, window: Window) -> SloGradientState:
+        detail = "the last cut has not taken effect yet"
+        state = replace(state, reason=LimitReason.SETTLING, detail=detail)
+        settled = window.in_flight is not None and window.in_flight <= state.slots
+        if not settled and window.end - since < self.cohort:
+            return state
+        return replace(state, settling_since=None, unproven_since=window.end, gap_seconds=None, pool=())
+
+    def _move(self, state: SloGradientState, window: Window, bounds: Sequence[Bound]) -> SloGradientState:
+        worst = min(bounds, key=_gradient, default=None)
+        newest = min((bound for bound in bounds if bound.new), key=_gradient, default=None)
+        if newest is not None and newest.gradient < 1:
+            return self._cut(state, window, newest)
+        if worst is not None and worst.gradient < 1:
+            return replace(state, starting=False, reason=worst.over, detail=worst.detail)
+        latencies = [bound for bound in bounds if bound.over in _LATENCIES]
+        missing = lost(window, self.stale_after)
+        if missing:
+            detail = f"not seen: {', '.join(missing)}"
+            state = replace(state, reason=LimitReason.STALE, detail=detail)
+            return replace(state, blind_since=None) if latencies else self._decay(state, window)
+        if worst is not None:
+            state = self._remember(state, window)
+        return self._rise(state, window, worst, [bound.over for bound in latencies if bound.new])
+
+    def _cut(self, state: SloGradientState, window: Window, bound: Bound) -> SloGradientState:
+        factor = 1 - self.smoothing + self.smoothing * max(self.deepest_cut, bound.gradient)
+        used = min(state.limit, window.max_in_flight or 0.0) if self._in_use(state, window) else state.limit
+        return replace(
+            state,
+            limit=used * factor,
+            reason=bound.over,
+            detail=bound.detail,
+            starting=False,
+            settling_since=window.end,
+            unproven=bound.over if bound.over in _LATENCIES else None,
+            blind_since=None,
+        )
+
+    def _rise(
+        self, state: SloGradientState, window: Window, worst: Bound | None, measured: Sequence[LimitReason]
+    ) -> SloGradientState:
+        if state.unproven in measured or window.end - state.unproven_since >= self.cohort:
+            state = replace(state, unproven=None)
+        if not self._in_use(state, window):
+            most = window.max_in_flight
+            detail = f"{'an unknown number' if most is None else f'{most:.0f}'} in flight leave room"
+            return replace(state, reason=LimitReason.APP_LIMITED, detail=detail)
+        if worst is None or not measured or state.unproven is not None:
+            detail = "no latency was measured, or not the one that cut the limit last"
+            return replace(state, reason=LimitReason.NO_NEWS, detail=detail)
+        fastest = self.slow_start_growth if state.starting else self.fastest_growth
+        growth = min(worst.gradient, fastest)
+        if not state.starting:
+            growth = 1 - self.smoothing + self.smoothing * growth
+        room = LimitReason.SLOW_START if state.starting else LimitReason.ROOM
+        reason = worst.near if worst.gradient < fastest else room
+        return replace(state, limit=state.limit * growth, reason=reason, detail=worst.detail)
+
+    def _in_use(self, state: SloGradientState, window: Window) -> bool:
+        # A matter of slots, not of the limit: 2 are less than 0.8 of a limit of 2.6, and all that it lets in.
+        most = window.max_in_flight
+        return most is not None and most >= self.in_use_ratio * state.slots
+
+    def _remember(self, state: SloGradientState, window: Window) -> SloGradientState:
+        good = state.limit if state.good_limit is None else state.good_limit
+        weight = -math.expm1(-window.seconds / self.good_memory)
+        return replace(state, good_limit=good + weight * (state.limit - good), blind_since=None)
+
+    def _decay(self, state: SloGradientState, window: Window) -> SloGradientState:
+        since = window.start if state.blind_since is None else state.blind_since
+        start = self._start(window)
+        target = start if state.good_limit is None else state.good_limit
+        if window.end - since > self.good_memory:
+            target = min(target, start)
+        limit = max(min(target, state.limit), state.limit * self.blind_decay**window.seconds)
+        return replace(state, limit=limit, blind_since=since)
+
+    def _bounds(self, state: SloGradientState, window: Window) -> Iterator[Bound]:
+        if state.gap_seconds is not None and fresh(window.step_gap, window, self.stale_after) is not None:
+            latest = news(window.step_gap, window)
+            seconds, target = max(state.gap_seconds, latest or 0.0), self.tpot_margin * self.tpot
+            detail = f"a token takes {seconds * 1e3:.3g} ms, the target is {target * 1e3:.3g} ms"
+            gradient = _gradient_of(target, seconds)
+            yield Bound(gradient, latest is not None, LimitReason.TPOT_OVER, LimitReason.TPOT_NEAR, detail)
+        pool = state.pool
+        if first_tokens.count(pool) >= self.first_tokens_needed:
+            seconds, target = first_tokens.p90_seconds(pool), self.ttft_share * self.ttft
+            detail = f"first tokens take {seconds:.3g} s in the engine, the target is {target:.3g} s"
+            gradient = max(_LEAST_GRADIENT, _gradient_of(target, seconds))
+            new = pool[-1].at > window.start
+            yield Bound(gradient, new, LimitReason.TTFT_OVER, LimitReason.TTFT_NEAR, detail)
+        usage = fresh(window.kv_usage, window, self.stale_after)
+        if usage is not None:
+            detail = f"the KV cache is {usage:.0%} full, the target is {self.kv_target:.0%}"
+            gradient = _gradient_of(self.kv_target, usage)
+            new = news(window.kv_usage, window) is not None
+            yield Bound(gradient, new, LimitReason.KV_OVER, LimitReason.KV_NEAR, detail)
+        waiting = fresh(window.waiting, window, self.stale_after)
+        if waiting is not None and waiting > 0:
+            detail = f"at least {waiting:.0f} waited in the engine all the time"
+            gradient = max(_LEAST_GRADIENT, 1 - waiting / state.limit)
+            new = news(window.waiting, window) is not None
+            yield Bound(gradient, new, LimitReason.WAITING, LimitReason.WAITING, detail)
+        preemptions = news(window.preemptions, window)
+        if preemptions is not None and preemptions > 0:
+            reason, detail = LimitReason.PREEMPTIONS, f"{preemptions:.0f} sequences were preempted"
+            yield Bound(self.preemption_gradient, True, reason, reason, detail)
+
+    def _ceilings(self, window: Window) -> list[tuple[float, LimitReason, str]]:
+        """What the limit may not exceed, the lowest first; the last is no ceiling at all."""
+        ceilings = [(math.inf, LimitReason.UNLIMITED, "")]
+        if self.max_limit is not None:
+            ceilings.append((float(self.max_limit), LimitReason.MAX_LIMIT, f"max_limit is {self.max_limit}"))
+        if window.max_num_seqs is not None:
+            detail = f"the engine runs at most {window.max_num_seqs} sequences"
+            limit = self.max_num_seqs_ratio * window.max_num_seqs
+            ceilings.append((limit, LimitReason.MAX_NUM_SEQS, detail))
+        if window.kv_ceiling is not None:
+            detail = f"the KV cache holds {window.kv_ceiling:.0f} requests of these lengths"
+            ceilings.append((window.kv_ceiling, LimitReason.KV_CEILING, detail))
+        return sorted(ceilings)
+
+    def _clamp(self, state: SloGradientState, window: Window) -> SloGradientState:
+        ceiling, reason, detail = self._ceilings(window)[0]
+        floor = max(float(self.min_limit), min(ceiling, math.ceil(self.floor_ratio * self._start(window))))
+        if state.limit < floor:
+            return replace(state, limit=floor, reason=LimitReason.FLOOR, detail=f"the floor is {floor:.0f}")
+        if state.limit > max(ceiling, floor):
+            return replace(state, limit=max(ceiling, floor), reason=reason, detail=detail)
+        return state
+
+
+def _gradient(bound: Bound) -> float:
+    return bound.gradient
+
+
+def _gradient_of(target: float, measured: float) -> float:
+    return target / measured if measured > 0 else math.inf

@@ -1,0 +1,129 @@
+"""Outcome windows from gateways: how the requests that reached them ended.
+
+    GET {url}/control/v1/outcomes?after=<Unix seconds>    Authorization: Bearer <token>
+    200, a JSON list of `signals.samples.OutcomeWindow`: all windows that end after that time
+
+A window is told once, whatever a gateway repeats: it is known by gateway, pool and start. Windows that
+cannot be true are left out one by one; each kind of trouble is told when it begins and when it ends.
+"""
+
+import asyncio
+import math
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from controlplane.signals.decision import Event, Severity
+from controlplane.signals.samples import OutcomeWindow
+from controlplane.sources.fetch import Errand, Failed, Fetch
+from controlplane.sources.secrets import Credentials
+from controlplane.sources.settings import GatewaySettings
+
+MOST_WINDOWS = 20_000
+"""Most windows in one answer: 50 pools for over an hour."""
+
+REMEMBERED_SECONDS = 3600.0
+"""Windows that ended longer ago than this before the newest are not taken any more."""
+
+_CLOCK_TOLERANCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 4.0
+_MAX_BODY_BYTES = 8 * 1024 * 1024
+
+_Windows: TypeAlias = Annotated[list[OutcomeWindow], msgspec.Meta(max_length=MOST_WINDOWS)]
+
+
+class Gateways:
+    """Reads all gateways. `after` (Unix seconds) is the end of the newest window that is already known."""
+
+    def __init__(self, settings: tuple[GatewaySettings, ...], fetch: Fetch, *, after: float = 0.0) -> None:
+        self._gateways = tuple(_Gateway(each, fetch, after) for each in settings)
+
+    async def read(self, at: float) -> tuple[tuple[OutcomeWindow, ...], tuple[Event, ...]]:
+        """New windows and what is to be told, at Unix time `at`. One read at a time."""
+        answers = await asyncio.gather(*(gateway.read(at) for gateway in self._gateways))
+        windows = [window for new, _ in answers for window in new]
+        return tuple(windows), tuple(event for _, events in answers for event in events)
+
+
+class _Gateway:
+    """One gateway, as its `url` names it."""
+
+    def __init__(self, settings: GatewaySettings, fetch: Fetch, after: float) -> None:
+        self._url = settings.url
+        self._fetch = fetch
+        self._errand = Errand(
+            "application/json",
+            _TIMEOUT_SECONDS,
+            _MAX_BODY_BYTES,
+            auth=Credentials(bearer=settings.token),
+            tls=settings.tls,
+        )
+        self._newest = after
+        self._oldest = after  # windows that ended up to here are known, or too old to tell
+        self._seen: dict[tuple[str, str, float], float] = {}  # end by (gateway, pool, start)
+        self._trouble = ""
+
+    async def read(self, at: float) -> tuple[list[OutcomeWindow], list[Event]]:
+        # A clock that was set back must not hide the windows that end before the newest we know.
+        after = min(self._newest, at)
+        answer = await self._fetch(f"{self._url}/control/v1/outcomes?after={after!r}", self._errand)
+        if isinstance(answer, Failed):
+            return [], self._tell("gateway-unreachable", answer.detail, at)
+        try:
+            windows = msgspec.json.decode(answer.body, type=_Windows)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return [], self._tell("gateway-unreadable", f"{self._url}: not outcome windows ({error})", at)
+        flaws = [flaw for window in windows if (flaw := _flaw(window, at))]
+        new = [window for window in windows if not _flaw(window, at) and self._is_new(window)]
+        if flaws:
+            count = f"{len(flaws)} of {len(windows)} outcome windows left out"
+            return new, self._tell("gateway-windows-left-out", f"{self._url}: {count}: {flaws[0]}", at)
+        return new, self._tell("", f"{self._url}: outcomes are read again", at)
+
+    def _is_new(self, window: OutcomeWindow) -> bool:
+        key = (window.gateway, window.pool, window.start)
+        if key in self._seen or window.end <= self._oldest:
+            return False
+        self._seen[key] = window.end
+        if window.end > self._newest:
+            self._newest = window.end
+            oldest = self._newest - REMEMBERED_SECONDS
+            if oldest > self._oldest:
+                self._oldest = oldest
+                self._seen = {key: end for key, end in self._seen.items() if end > oldest}
+        return True
+
+    def _tell(self, trouble: str, sentence: str, at: float) -> list[Event]:
+        """The event where the trouble (empty: none) is another than at the read before."""
+        if trouble == self._trouble:
+            return []
+        self._trouble = trouble
+        severity = Severity.WARNING if trouble else Severity.INFO
+        return [Event(at, trouble or "gateway-recovered", self._url, severity, sentence)]
+
+
+def _flaw(window: OutcomeWindow, at: float) -> str:
+    """Why a window cannot be true; empty where it can."""
+    if not (math.isfinite(window.start) and math.isfinite(window.end) and window.start < window.end):
+        flaw = f"to {window.end} is no span of time"
+    elif window.end > at + _CLOCK_TOLERANCE_SECONDS:
+        flaw = f"ends {window.end - at:.0f} s in the future"
+    else:
+        flaw = _wrong_counts(window)
+    return f"pool {window.pool[:100]!r} from {window.start} {flaw}" if flaw else ""
+
+
+def _wrong_counts(window: OutcomeWindow) -> str:
+    ended = {"finished": window.finished, "failed": window.failed, "gave_up": window.gave_up}
+    ended |= {f"shed {reason[:50]!r}": count for reason, count in window.shed.items()}
+    inside = {"good": window.good, "good_tokens": window.good_tokens, "in_flight": window.in_flight}
+    for what, count in (ended | inside).items():
+        if count < 0:
+            return f"has {what} {count}"
+    if window.offered != sum(ended.values()):
+        return f"has {window.offered} offered requests and {sum(ended.values())} that ended"
+    if window.good > window.finished:
+        return f"has {window.good} good of {window.finished} finished requests"
+    if window.good_tokens > window.tokens:
+        return f"has {window.good_tokens} good of {window.tokens} tokens"
+    return ""

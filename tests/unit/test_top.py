@@ -1,0 +1,278 @@
+"""`controlplane top`: what stands where, within any width and height; what is said when nobody answers."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import fleet_fakes as fakes
+import msgspec
+from click.testing import CliRunner, Result
+from fleet_fakes import AT, FakeDaemon, fleet, replica
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from controlplane.api import answers
+from controlplane.api.server import ApiServer
+from controlplane.api.settings import ApiSettings
+from controlplane.commands.top import top
+from controlplane.signals.decision import Hold, Orders, Override
+from controlplane.signals.reading import Reason, Unknown
+from controlplane.signals.snapshot import (
+    Condition,
+    Denominator,
+    FleetSnapshot,
+    Goodput,
+    Latency,
+    Load,
+    ReplicaSnapshot,
+    ReplicaState,
+)
+from controlplane.signals.status import Status
+from controlplane.terminal.fleet_table import View, screen
+
+GONE = Unknown(Reason.SCRAPE_FAILED, AT - 42, "connection refused")
+SATURATED = Condition("saturated", AT - 190, "vllm-2 is saturated: its KV cache is 100% full and 31 wait")
+
+
+def unreachable(name: str, pool: str = "chat") -> ReplicaSnapshot:
+    return replica(
+        name,
+        pool,
+        state=ReplicaState.UNREACHABLE,
+        detail="connection refused",
+        load=Load(*[GONE] * 10),
+        latency=Latency(*[GONE] * 8),
+        goodput=Goodput(60.0, Denominator.HTTP, unknown=Reason.STALE),
+        last_scrape_at=AT - 42,
+    )
+
+
+def view(seen: FleetSnapshot, orders: Orders | None = None, how: Status | None = None) -> View:
+    shown = answers.fleet_of(seen, orders or Orders(), how or fakes.status(), AT)
+    return View(
+        "http://127.0.0.1:9090",
+        AT,
+        shown,
+        [answers.replica_of(one, AT) for one in seen.replicas.values()],
+        len(seen.replicas),
+    )
+
+
+def lines(seen: View, width: int = 80, height: int | None = None, trouble: str = "") -> list[str]:
+    return [line.plain.rstrip() for line in screen(seen, width, height, trouble)]
+
+
+def test_a_healthy_fleet_in_eighty_columns() -> None:
+    assert lines(view(fleet(replica("vllm-0:8000"), replica("vllm-1:8000")))) == [
+        "controlplane 0.1.0  http://127.0.0.1:9090  2/2 up  tick 7, 0s ago",
+        "",
+        "POOL           GOODPUT         RUN WAIT        KV OUT/s TTFT95 TPOT95 PRE/s AGE",
+        "chat 2/2       ██████▍▒ 80–96%  12    3 ██▍   62%   910  850ms 51.0ms     0",
+        " ● vllm-0:8000 ██████▍▒ 80–96%  12    3 ██▍   62%   910  850ms 51.0ms     0  2s",
+        " ● vllm-1:8000 ██████▍▒ 80–96%  12    3 ██▍   62%   910  850ms 51.0ms     0  2s",
+        "",
+        "goal: 95% of requests with TTFT up to 2.5s, TPOT up to 50ms",
+    ]
+
+
+def test_the_worst_stands_first_with_its_reason_below() -> None:
+    seen = fleet(
+        replica("vllm-0", goodput=fakes.goodput(97, 100)),
+        replica("vllm-1", goodput=fakes.goodput(90, 98)),
+        replica("vllm-2", conditions=(SATURATED,), goodput=fakes.goodput(99, 100)),
+        replica("vllm-3", state=ReplicaState.ASLEEP, detail="every engine sleeps"),
+        unreachable("vllm-4"),
+    )
+    shown = lines(view(seen), 120)
+    names = [line.split()[1] for line in shown if line.startswith(" ") and "└" not in line]
+    assert names == ["vllm-4", "vllm-3", "vllm-2", "vllm-1", "vllm-0"]
+    assert shown[4].split()[:3] == ["○", "vllm-4", "unreachable"]
+    assert shown[5] == "   └ connection refused"
+    assert shown[7] == "   └ every engine sleeps"
+    assert shown[9] == f"   └ saturated for 3m: {SATURATED.sentence}"
+
+
+def test_the_worst_pool_stands_first() -> None:
+    missed = Condition("objective-missed", AT - 60, "pool b misses its objective")
+    seen = fleet(replica("r0", "a"), replica("r1", "b"), replica("r2", "c"))
+    worse = msgspec.structs.replace(seen.pools["b"], conditions=(missed,))
+    down = msgspec.structs.replace(seen.pools["c"], replicas_up=0)
+    seen = msgspec.structs.replace(seen, pools={**seen.pools, "b": worse, "c": down})
+    pools = [line.split()[0] for line in lines(view(seen)) if line[:2] in ("a ", "b ", "c ")]
+    assert pools == ["b", "c", "a"]
+
+
+def test_goodput_is_shown_as_what_is_proven() -> None:
+    def cell(**changes: object) -> str:
+        shown = fakes.goodput()
+        one = replica(goodput=msgspec.structs.replace(shown, **changes))
+        row = next(line for line in lines(view(fleet(one)), 140) if line.startswith(" ●"))
+        return row.split("vllm-0:8000")[1].split("  ")[0].strip()
+
+    interval = type(fakes.goodput().good_requests)
+    assert cell(good_requests=interval(100.0, 100.0)) == "████████ 100%"
+    assert cell(good_requests=interval(0.0, 0.0)) == "········ 0%"
+    assert cell(good_requests=interval(12.0, 31.0)) == "▉▒▒····· 12–31%"
+    assert cell(good_requests=interval(0.0, 100.0)) == "▒▒▒▒▒▒▒▒ 0–100%"
+    assert cell(good_requests=interval(99.9, 100.0)) == "███████▉ >99–100%"
+    assert cell(denominator=Denominator.FINISHED) == "██████▍▒ 80–96%*"
+    assert cell(unknown=Reason.TOO_FEW) == "too few to say"
+    assert cell(unknown=Reason.NO_TRAFFIC) == "no-traffic"
+
+
+def test_a_finished_only_denominator_is_explained() -> None:
+    seen = fleet()
+    chat = msgspec.structs.replace(
+        seen.pools["chat"],
+        goodput=msgspec.structs.replace(fakes.goodput(), denominator=Denominator.FINISHED),
+    )
+    shown = lines(view(msgspec.structs.replace(seen, pools={"chat": chat})))
+    assert "* of finished requests alone: refused and aborted ones are missing" in shown
+
+
+def test_unknown_is_a_dash_and_never_a_zero() -> None:
+    row = next(line for line in lines(view(fleet(unreachable("vllm-4")))) if "vllm-4" in line)
+    assert row.split() == ["○", "vllm-4", "unreachable", *["–"] * 7, "42s"]
+
+
+def test_hold_overrides_and_troubles_stand_on_top() -> None:
+    override = Override("pool", "chat", "mode", "observe", "bob", "looking", AT)
+    orders = Orders(Hold(AT - 600, "ann", "deploy"), (override,))
+    how = fakes.status(troubles=("the journal cannot be written: disk full",))
+    assert lines(view(fleet(), orders, how), trouble="no answer for 4 s")[1:5] == [
+        " HOLD: nothing is acted on, for 10m (by ann: deploy)",
+        "override: mode of pool chat is observe (by bob: looking)",
+        "! the journal cannot be written: disk full",
+        "! no answer for 4 s",
+    ]
+
+
+def test_more_columns_where_there_is_room() -> None:
+    narrow, wide = (lines(view(fleet()), width)[2] for width in (103, 104))
+    assert "QUEUE95" not in narrow
+    assert {"IN/s", "HIT", "QUEUE95"} <= set(wide.split())
+
+
+def test_a_short_screen_keeps_every_pool_and_the_worst_replicas() -> None:
+    many = [replica(f"vllm-{i}", "code", goodput=fakes.goodput(90 + i % 10, 100)) for i in range(40)]
+    seen = view(fleet(*many, unreachable("vllm-x", "chat"), replica("vllm-y", "chat")))
+    shown = lines(seen, 80, 16)
+    assert len(shown) <= 16
+    assert [line.split()[0] for line in shown if "/" in line[:14]] == ["chat", "code"]
+    assert any("vllm-x" in line for line in shown)
+    hidden = next(line for line in shown if "more, none worse" in line)
+    visible = sum(line.startswith(" ● vllm-") and "vllm-y" not in line for line in shown)
+    assert int(hidden.split()[1]) == 40 - visible
+    assert "none worse" not in "\n".join(lines(seen, 80, None))
+
+
+def test_names_lose_what_they_share_and_never_a_part_of_an_address() -> None:
+    for names, short in (
+        (["vllm-0.chat.svc.cluster.local:8000", "vllm-1.chat.svc.cluster.local:8000"], ["vllm-0", "vllm-1"]),
+        (["10.140.210.17:18000", "10.140.211.17:18000"], ["10…40.210.17", "10…40.211.17"]),
+    ):
+        shown = lines(view(fleet(*[replica(name) for name in names])), 80)
+        rows = [line.split()[1] for line in shown if line.startswith(" ●")]
+        assert rows == short
+    alone = lines(view(fleet(replica("engine.chat.svc.cluster.local:8000"))), 80)
+    assert [line.split()[1] for line in alone if line.startswith(" ●")] == ["en…ocal:8000"]
+
+
+def test_no_pools_yet_is_said() -> None:
+    empty = FleetSnapshot(AT, 1, {}, {}, Orders(), ())
+    assert lines(view(empty))[2] == "there are no pools yet: discovery has found no target"
+
+
+def test_records_the_newest_last() -> None:
+    shown = view(fleet())._replace(
+        records=[
+            answers.shapes.Event.model_validate(fakes.event(at=AT, sentence="second")),
+            answers.shapes.Decision.model_validate(fakes.decision(at=AT - 5, sentence="first")),
+        ]
+    )
+    assert [line.split("  ")[1] for line in lines(shown)[-2:]] == ["first", "second"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seen=fakes.fleets, orders=fakes.orders, width=st.integers(40, 160), height=st.integers(8, 60))
+def test_any_fleet_fits_any_screen(seen: FleetSnapshot, orders: Orders, width: int, height: int) -> None:
+    for limit in (height, None):
+        shown = screen(view(seen, orders), width, limit)
+        assert limit is None or len(shown) <= limit
+        for line in shown:
+            assert cell_len(line.plain) <= width
+            assert line.plain.isprintable()
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(daemon: FakeDaemon) -> Iterator[str]:
+    """The API of `daemon` in a thread with a loop of its own, as another process would have it."""
+    server = ApiServer(daemon, ApiSettings(listen="127.0.0.1:0"))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+        yield server.url
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def run(url: str) -> Result:
+    return CliRunner().invoke(top, ["--once", "--url", url], env={"COLUMNS": "80"})
+
+
+def test_once_prints_the_whole_fleet_over_several_pages() -> None:
+    many = fleet(*[replica(f"vllm-{i}") for i in range(450)])
+    with served(FakeDaemon(many)) as url:
+        result = run(url)
+        bare = run(url.removeprefix("http://"))
+    assert result.exit_code == bare.exit_code == 0
+    assert sum(line.startswith(" ●") for line in result.output.splitlines()) == 450
+    assert "the engine restarted" in result.output
+    assert all(cell_len(line) <= 80 for line in result.output.splitlines())
+
+
+def test_a_journal_that_cannot_be_read_costs_only_the_records() -> None:
+    with served(FakeDaemon(journal=OSError("the journal cannot be read"))) as url:
+        result = run(url)
+    assert result.exit_code == 0
+    assert "chat 1/1" in result.output
+
+
+def test_a_daemon_that_is_not_there_is_one_sentence() -> None:
+    result = run("http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: no daemon to show at http://127.0.0.1:1: connection refused "
+        "(start one with `controlplane run`, or give its --url)\n"
+    )
+
+
+def test_a_daemon_before_its_first_tick_is_one_sentence() -> None:
+    with served(FakeDaemon(None)) as url:
+        result = run(url)
+    assert result.exit_code == 1
+    assert "the first tick has not run yet" in result.output
+
+
+def test_something_else_that_answers_is_one_sentence() -> None:
+    with served(FakeDaemon()) as url:
+        result = run(f"{url}/elsewhere")
+    assert result.exit_code == 1
+    assert len(result.output.splitlines()) == 1
+    assert "there is no /elsewhere/api/v1/fleet here" in result.output
+
+
+def test_an_address_that_is_none_is_one_sentence() -> None:
+    result = run("ftp://x")
+    assert result.exit_code == 1
+    assert result.output == "Error: ftp://x: neither http:// nor https://\n"
