@@ -9,11 +9,14 @@ from controlplane import __version__
 _COMMANDS = {
     "run": "Watch a fleet: poll, tick, journal, serve the API.",
     "check": "Say in words what a configuration would control, or what is wrong with it.",
+    "gateway": "Stand in front of the engines: admit, route, pass streams on.",
     "inspect": "Show what is read from one metrics page.",
     "top": "Show pools and replicas live.",
     "replay": "Run a journal again and compare what was decided.",
     "hold": "Freeze every actuator, now and over restarts.",
     "release": "End the hold.",
+    "simulate": "Try things on simulated vLLM engines.",
+    "plan": "Work out on paper what a model needs and a replica holds.",
 }
 """Name and summary of each command; its module is `controlplane.commands.NAME`, its function `NAME`."""
 

@@ -4,46 +4,42 @@ All that is wrong with a file is told at once, each as one sentence with file, l
 value. What stands where a secret belongs is never shown.
 """
 
-import difflib
-import re
-import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic_core import ErrorDetails
 
 from controlplane.api.settings import ApiSettings
 from controlplane.daemon.settings import ANY_POOL, DaemonSettings
+from controlplane.gateway.settings import GatewayProcessSettings
 from controlplane.policy.settings import PolicySettings, PoolPolicy, Slo
+from controlplane.signals.units import duration_text
 from controlplane.sources.prometheus_settings import PrometheusSettings
 from controlplane.sources.settings import GatewaySettings, ScrapeSettings, TargetSettings
 from controlplane.sources.urls import shown
-from controlplane.yaml_text import Place, YamlError, read_yaml
+from controlplane.yaml_model import ModelReader, SettingsError, parse_mapping, read_text
+from controlplane.yaml_text import Place
 
 DEFAULT_PATH = Path("controlplane.yaml")
 DEFAULT_POOL = "default"
-_LARGEST_BYTES = 1 << 20
-_SHOWN_CHARS = 80
-_MAY_BE_SECRET = {"auth", "bearer", "basic", "password", "token", "gateways", "token_file", "token_env"}
-_PLAIN_WORDS = {
-    "model_type": "a mapping",
-    "dict_type": "a mapping",
-    "tuple_type": "a list",
-    "path_type": "a path",
+_MAY_BE_SECRET = {
+    "auth",
+    "keys",
+    "bearer",
+    "basic",
+    "password",
+    "token",
+    "gateways",
+    "token_file",
+    "token_env",
 }
-_NOT_IN_POLICY = ("pools", "poll_interval")  # of PolicySettings: they come from the other sections
+_MOST_INTERVALS_A_TICK = 3  # the poller keeps the pages of four
+NOT_IN_POLICY = ("pools", "poll_interval")  # of PolicySettings: they come from the other sections
 
 M = TypeVar("M", bound=BaseModel)
 
 
-class ConfigError(Exception):
-    """The configuration cannot be used; `sentences` say why, each on its own."""
-
-    def __init__(self, *sentences: str) -> None:
-        super().__init__("\n".join(sentences))
-        self.sentences = sentences
+ConfigError = SettingsError  # what is raised for a configuration that cannot be used
 
 
 class _Strict(BaseModel):
@@ -69,7 +65,13 @@ class _File(_Strict):
     api: ApiSettings = ApiSettings()
     prometheus: PrometheusSettings | None = None
     gateways: tuple[GatewaySettings, ...] = ()
+    gateway: GatewayProcessSettings = GatewayProcessSettings()
     policy: dict[str, Any] = Field(default_factory=dict)
+
+
+SECTIONS: dict[str, Any] = {name: field.annotation for name, field in _File.model_fields.items()}
+SECTIONS["policy"] = PolicySettings
+"""The sections of the file and their types; `policy` without NOT_IN_POLICY."""
 
 
 class Config(_Strict):
@@ -83,44 +85,25 @@ class Config(_Strict):
     api: ApiSettings
     prometheus: PrometheusSettings | None
     gateways: tuple[GatewaySettings, ...]
+    gateway: GatewayProcessSettings
 
 
 def load(path: Path) -> Config:
     """The configuration in the file at `path`. Raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > _LARGEST_BYTES:
-        raise ConfigError(f"{path}: larger than {_LARGEST_BYTES} bytes")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text: byte {error.start}") from None
-    return parse(text, path)
+    return parse(read_text(path), path)
 
 
 def parse(text: str, path: Path) -> Config:
     """The configuration in `text`, as if it stood in the file at `path`. Raises ConfigError."""
-    try:
-        raw, lines = read_yaml(text)
-    except YamlError as error:
-        raise ConfigError(*(_sentence(path, line, problem) for line, problem in error.problems)) from None
-    if raw is None:
-        raw = {}
-    if not isinstance(raw, dict):
-        raise ConfigError(_sentence(path, 1, "a mapping of sections is needed at the top"))
-    # A section whose keys are all commented out is as good as none.
-    raw = {key: value for key, value in raw.items() if value is not None}
-    reader = _Reader(path, raw, lines)
+    raw, lines = parse_mapping(text, str(path))
+    reader = _Reader(str(path), raw, lines)
     file = reader.read(_File, raw, ())
     if file:
         reader.look_across(file)
     scrape = file.scrape if file else reader.quietly(ScrapeSettings, raw.get("scrape", {}))
     policy = reader.policy(file, scrape or ScrapeSettings())
     if reader.problems or file is None or policy is None:
-        raise ConfigError(*dict.fromkeys(reader.sentences()))
+        raise ConfigError(*reader.sentences())
     config: Config = _resolved(_whole(file, policy, path), path.parent)
     return config
 
@@ -147,24 +130,8 @@ def _whole(file: _File, policy: PolicySettings, path: Path | None) -> Config:
     return Config(path=path, policy=policy, **parts)
 
 
-class _Reader:
-    """Validates sections and collects what is wrong with them, with the lines."""
-
-    def __init__(self, path: Path | None, raw: dict[str, Any], lines: dict[Place, int]) -> None:
-        self.problems: list[tuple[int | None, str]] = []
-        self._path, self._raw, self._lines = path, raw, lines
-
-    def sentences(self) -> Iterator[str]:
-        for line, problem in sorted(self.problems, key=lambda p: p[0] or 0):
-            yield _sentence(self._path, line, problem)
-
-    def read(self, model: type[M], value: object, place: Place) -> M | None:
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            for details in error.errors(include_url=False):
-                self._refuse(model, details, place)
-            return None
+class _Reader(ModelReader):
+    """Reads the file section by section; never shows what may be a secret."""
 
     def quietly(self, model: type[M], value: object) -> M | None:
         """As `read`, for what has been read and complained of before."""
@@ -176,115 +143,48 @@ class _Reader:
     def look_across(self, file: _File) -> None:
         """Complain of what no section can see alone."""
         if not file.pools and file.prometheus is None:
-            self._problem((), "there is nothing to watch: neither pools nor prometheus is given")
+            self.problem((), "there is nothing to watch: neither pools nor prometheus is given")
         for name, pool in file.pools.items():
             if pool.targets is None and file.prometheus is None:
                 why = f"pool {name} has no targets, and there is no prometheus to know them"
-                self._problem(("pools", name), why)
+                self.problem(("pools", name), why)
+        tick, interval = file.daemon.tick, file.scrape.interval
+        if tick > _MOST_INTERVALS_A_TICK * interval:
+            why = f"daemon.tick ({duration_text(tick)}) is over {_MOST_INTERVALS_A_TICK} x scrape.interval "
+            self.problem(("daemon", "tick"), f"{why}({duration_text(interval)}): pages would be lost")
         for actuator, modes in file.daemon.modes.items():
             for name in modes:
                 if name != ANY_POOL and name not in file.pools:
                     place = ("daemon", "modes", actuator, name)
-                    self._problem(place, f"daemon.modes.{actuator}: there is no pool {name!r}")
+                    self.problem(place, f"daemon.modes.{actuator}: there is no pool {name!r}")
 
     def policy(self, file: _File | None, scrape: ScrapeSettings) -> PolicySettings | None:
-        section = self._raw.get("policy", {})
+        section = self.value(("policy",)) or {}
         if not isinstance(section, dict):
             return None  # told with the rest of the file
-        for key in (key for key in _NOT_IN_POLICY if key in section):
-            self._unknown_key(PolicySettings, key, ("policy",))
-        given = {key: value for key, value in section.items() if key not in _NOT_IN_POLICY}
+        for key in (key for key in NOT_IN_POLICY if key in section):
+            self.unknown_key(PolicySettings, key, ("policy",))
+        given = {key: value for key, value in section.items() if key not in NOT_IN_POLICY}
         pools = {name: PoolPolicy(slo=pool.slo) for name, pool in file.pools.items()} if file else {}
         interval = scrape.model_dump(mode="json")["interval"]
         # Where nothing is said about policy, the interval is what does not go with its defaults.
         place = ("policy",) if section else ("scrape", "interval")
         return self.read(PolicySettings, {**given, "pools": pools, "poll_interval": interval}, place)
 
-    def _refuse(self, model: type[BaseModel], details: ErrorDetails, place: Place) -> None:
-        loc = details["loc"]
-        where = (*place, *(part for part in loc if part != "[key]"))
-        if details["type"] == "extra_forbidden":
-            self._unknown_key(_model_at(model, loc[:-1]), str(where[-1]), where[:-1])
-            return
-        name = ".".join(map(str, where))
-        match details["type"]:
-            case "missing":
-                self._problem(where[:-1], f"{name} is missing")
-            case "value_error":
-                message = details["msg"].removeprefix("Value error, ")
-                self._problem(self._blamed(where, message), f"{name}: {message}" if name else message)
-            case kind:
-                message = details["msg"].removeprefix("Input ")
-                if "[key]" in loc:
-                    message = "a pool's name is made of letters, digits and . _ - inside"
-                elif kind in _PLAIN_WORDS:
-                    message = f"should be {_PLAIN_WORDS[kind]}"
-                self._problem(where, f"{name}: {message}{self._got(where)}")
+    def got(self, place: Place) -> str:
+        return "" if _MAY_BE_SECRET.intersection(map(str, place)) else super().got(place)
 
-    def _blamed(self, place: Place, message: str) -> Place:
-        """The first key under `place` that the message names, else `place` itself."""
-        section = self._value(place)
-        keys = section if isinstance(section, dict) else ()
-        named = next((key for key in keys if re.search(rf"\b{re.escape(key)}\b", message)), None)
-        return place if named is None else (*place, named)
+    def shown(self, value: object) -> str:
+        if isinstance(value, str) and ("@" in value or "://" in value):
+            value = shown(value)
+        return super().shown(value)
 
-    def _unknown_key(self, model: type[BaseModel] | None, key: str, under: Place) -> None:
-        known = (
-            [name for name in model.model_fields if under != ("policy",) or name not in _NOT_IN_POLICY]
-            if model
-            else []
-        )
-        close = difflib.get_close_matches(key, known, 1)
-        hint = f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})" if known else ""
-        where = f" under {'.'.join(map(str, under))}" if under else ""
-        self._problem((*under, key), f"unknown key {key!r}{where}{hint}")
+    def known_keys(self, model: type[BaseModel], under: Place) -> list[str]:
+        names = super().known_keys(model, under)
+        return [name for name in names if under != ("policy",) or name not in NOT_IN_POLICY]
 
-    def _problem(self, place: Place, sentence: str) -> None:
-        nearest = (place[:n] for n in range(len(place), 0, -1) if place[:n] in self._lines)
-        line = next((self._lines[known] for known in nearest), None)
-        self.problems.append((line, sentence))
-
-    def _got(self, place: Place) -> str:
-        value = self._value(place)
-        if _MAY_BE_SECRET.intersection(map(str, place)) or isinstance(value, dict | list | tuple | None):
-            return ""
-        text = shown(value) if isinstance(value, str) and ("@" in value or "://" in value) else value
-        return f" (got {text!r})"[:_SHOWN_CHARS]
-
-    def _value(self, place: Place) -> Any:
-        """What was written at `place`; None where nothing was."""
-        value: Any = self._raw
-        for part in place:
-            try:
-                value = value[part]
-            except (KeyError, IndexError, TypeError):
-                return None
-        return value
-
-
-def _sentence(path: Path | None, line: int | None, problem: str) -> str:
-    before = (f"{path}: " if path else "") + (f"line {line}: " if line and path else "")
-    return before + problem
-
-
-def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The settings model that stands at `loc` inside `model`."""
-    found: Any = model
-    for part in loc:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            field = found.model_fields.get(str(part))
-            found = field.annotation if field else None
-        elif get_args(found):
-            found = get_args(found)[-1 if get_origin(found) is dict else 0]
-        found = _bare(found)
-    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
-
-
-def _bare(annotation: Any) -> Any:
-    """An annotation without `| None`."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return next(arg for arg in get_args(annotation) if arg is not types.NoneType)
-    return annotation
+    def wrong_key(self, place: Place) -> str:
+        return "a pool's name is made of letters, digits and . _ - inside"
 
 
 def _resolved(value: Any, base: Path) -> Any:

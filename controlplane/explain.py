@@ -10,7 +10,8 @@ from controlplane.sources.settings import TargetSettings
 from controlplane.sources.urls import shown
 
 # Upper bounds of vLLM's histograms in seconds, without options for other ones. An objective on one of them
-# can be read exactly; between two of them only the two are proven.
+# can be read exactly; between two of them only the two are proven. Other engines have others (SGLang's TTFT
+# has 2 and 4 s): what the pages of a running fleet show is told by the tick.
 _TTFT_EDGES = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
     10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,

@@ -52,7 +52,7 @@ def pool_of(pool: PoolSnapshot, objective: Objective | None, now: float) -> shap
     )
 
 
-def replica_of(replica: ReplicaSnapshot, now: float) -> shapes.Replica:
+def replica_of(replica: ReplicaSnapshot, status: Status, now: float) -> shapes.Replica:
     return shapes.Replica(
         name=replica.name,
         pool=replica.pool,
@@ -65,6 +65,7 @@ def replica_of(replica: ReplicaSnapshot, now: float) -> shapes.Replica:
         last_scrape_at=replica.last_scrape_at,
         scrape_seconds=replica.scrape_seconds,
         restarts=replica.restarts,
+        scrape_failures=status.scrape_failures.get(replica.name, 0),
         load=_load(replica.load, now),
         latency=_latency(replica.latency, now),
         goodput=_goodput(replica.goodput),
@@ -144,7 +145,7 @@ def _latency(latency: Latency, now: float) -> shapes.Latency:
 
 def _goodput(goodput: Goodput) -> shapes.Goodput:
     told = goodput.unknown is None
-    requests, tokens = (goodput.requests, goodput.tokens) if told else (0.0, 0.0)
+    requests, tokens = (goodput.requests, goodput.tokens or 0.0) if told else (0.0, 0.0)
     return shapes.Goodput(
         window_seconds=goodput.window_seconds,
         denominator=goodput.denominator,

@@ -29,6 +29,10 @@ def sentence(error: RequestValidationError) -> str:
     """What is wrong with a request: each thing by its place and with the value that was sent."""
     found = []
     for problem in error.errors():
+        if problem["type"] == "json_invalid":
+            why = problem.get("ctx", {}).get("error", "it cannot be read")
+            found.append(f"the body is not JSON: {why} (character {problem['loc'][-1]})")
+            continue
         place = ".".join(str(part) for part in problem["loc"]) or "request"
         value = problem.get("input")
         got = "" if problem["type"] == "missing" else f" (got {repr(value)[:_SHOWN_CHARS]})"

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from controlplane.api.errors import error_response
 from controlplane.api.settings import ApiSettings, TokenError
 
+STREAM_PATH = "/api/v1/stream"
 LARGEST_BODY_BYTES = 64 * 1024
 LONGEST_BODY_SECONDS = 10.0
 
@@ -42,11 +43,18 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        head = scope["method"] == "HEAD" and scope["path"] != STREAM_PATH
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_SECURITY_HEADERS)
+            elif head:
+                message = {**message, "body": b""}
             await send(message)
 
+        if head:
+            # Every route answers it like GET, without the body; the stream alone would never end.
+            scope = {**scope, "method": "GET"}
         if scope["method"] in _READING:
             await self._app(scope, receive, send_with_headers)
             return

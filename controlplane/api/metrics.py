@@ -11,7 +11,7 @@ from controlplane.api.health import stuck
 from controlplane.api.redact import without_secrets
 from controlplane.signals.decision import Orders
 from controlplane.signals.interval import Interval
-from controlplane.signals.reading import Reason, Unknown
+from controlplane.signals.reading import Quality, Unknown
 from controlplane.signals.registry import BOUNDED_TOTALS, LATENCY, LOAD, QUANTILES, TOTALS
 from controlplane.signals.snapshot import (
     Condition,
@@ -51,7 +51,7 @@ def page(
     for pool in islice(snapshot.pools.values(), MOST_POOLS):
         _add_pool(out, pool, status.objectives.get(pool.name))
     for replica in islice(snapshot.replicas.values(), MOST_REPLICAS):
-        _add_replica(out, replica)
+        _add_replica(out, replica, status.scrape_failures.get(replica.name, 0))
     out.add("controlplane_omitted_pools", max(0, len(snapshot.pools) - MOST_POOLS))
     out.add("controlplane_omitted_replicas", max(0, len(snapshot.replicas) - MOST_REPLICAS))
     return out
@@ -105,7 +105,7 @@ def _add_totals(out: Page, labels: str, totals: Totals) -> None:
             out.add(name, total, labels)
 
 
-def _add_replica(out: Page, replica: ReplicaSnapshot) -> None:
+def _add_replica(out: Page, replica: ReplicaSnapshot, scrape_failures: int) -> None:
     labels = label_text(pool=replica.pool, replica=replica.name)
     facts = label_text(url=without_secrets(replica.url), engine=replica.engine, version=replica.version)
     out.add("controlplane_replica_info", 1, f"{labels},{facts}")
@@ -114,6 +114,7 @@ def _add_replica(out: Page, replica: ReplicaSnapshot) -> None:
         out, "controlplane_replica_preemption_trend", f"{labels},trend=", Trend, replica.preemption_trend
     )
     out.add("controlplane_replica_restarts_total", replica.restarts, labels)
+    out.add("controlplane_replica_scrape_failures_total", scrape_failures, labels)
     out.add("controlplane_replica_last_scrape_timestamp_seconds", replica.last_scrape_at, labels)
     out.add("controlplane_replica_scrape_duration_seconds", replica.scrape_seconds, labels)
     _add_work(out, "controlplane_replica_", labels, labels, replica)
@@ -131,11 +132,17 @@ def _add_conditions(out: Page, name: str, labels: str, conditions: Sequence[Cond
 
 
 def _add_work(out: Page, prefix: str, labels: str, owner: str, of: PoolSnapshot | ReplicaSnapshot) -> None:
-    """Load, latency and goodput; `owner` is the pool and the replica that an unknown signal belongs to."""
+    """Load, latency and goodput; `owner` is the pool and the replica that an unknown signal belongs to.
+
+    What is only a lower bound never stands under the signal's own name: see the registry.
+    """
     for field, (rest, _, _) in LOAD.items():
         reading = finite_reading(getattr(of.load, field))
         if isinstance(reading, Unknown):
             _add_unknown(out, owner, field, reading.reason)
+        elif reading.quality is Quality.LOWER_BOUND:
+            _add_unknown(out, owner, field, "partial")
+            out.add("controlplane_reading_lower_bound", reading.value, f'{owner},signal="{field}"')
         else:
             out.add(prefix + rest, reading.value, labels)
     for field in LATENCY:
@@ -152,7 +159,7 @@ def _add_work(out: Page, prefix: str, labels: str, owner: str, of: PoolSnapshot 
     _add_goodput(out, prefix, labels, of.goodput)
 
 
-def _add_unknown(out: Page, owner: str, signal: str, reason: Reason) -> None:
+def _add_unknown(out: Page, owner: str, signal: str, reason: str) -> None:
     out.add("controlplane_reading_unknown", 1, f'{owner},signal="{signal}",reason="{reason}"')
 
 
@@ -170,7 +177,7 @@ def _add_goodput(out: Page, prefix: str, labels: str, goodput: Goodput) -> None:
     _add_bounds(out, f"{prefix}window_good_tokens", labels, *tokens)
     if goodput.unknown is None and goodput.requests > 0:
         _add_bounds(out, f"{prefix}goodput_ratio", labels, *requests, over=goodput.requests)
-    if goodput.unknown is None and goodput.tokens > 0:
+    if goodput.unknown is None and goodput.tokens:
         _add_bounds(out, f"{prefix}token_goodput_ratio", labels, *tokens, over=goodput.tokens)
 
 

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from controlplane.api import answers, health, metrics, shapes
 from controlplane.api.errors import ApiError
+from controlplane.api.guard import STREAM_PATH
 from controlplane.api.state import State
 from controlplane.api.stream import MOST_STREAMS, StreamResponse, Streams
 from controlplane.api.words import Name
@@ -128,9 +129,11 @@ def _add_fleet(router: APIRouter, state: State) -> None:
     async def replicas(pool: Filter = None, limit: Limit = 100, offset: Offset = 0) -> shapes.Replicas:
         """Replicas, a page at a time; those of one pool where it is named."""
         chosen = [replica for replica in seen().replicas.values() if pool in (None, replica.pool)]
-        page, now = chosen[offset : offset + limit], state.now()
+        page, status, now = chosen[offset : offset + limit], state.status(), state.now()
         # A full page takes a while to make; the loop ticks meanwhile.
-        items = await asyncio.to_thread(lambda: [answers.replica_of(replica, now) for replica in page])
+        items = await asyncio.to_thread(
+            lambda: [answers.replica_of(replica, status, now) for replica in page]
+        )
         return shapes.Replicas(items=items, total=len(chosen), limit=limit, offset=offset)
 
     @router.get("/api/v1/replicas/{name:path}", tags=["fleet"])
@@ -139,7 +142,7 @@ def _add_fleet(router: APIRouter, state: State) -> None:
         found = seen().replicas.get(name)
         if found is None:
             raise ApiError(404, "no_such_replica", f"there is no replica {name[:100]!r}")
-        return answers.replica_of(found, state.now())
+        return answers.replica_of(found, state.status(), state.now())
 
 
 def _add_records(router: APIRouter, state: State) -> None:
@@ -187,7 +190,7 @@ def _start(since: str | None, now: float) -> float | None:
 
 def _add_stream(router: APIRouter, streams: Streams) -> None:
     @router.get(
-        "/api/v1/stream",
+        STREAM_PATH,
         tags=["records"],
         response_class=StreamingResponse,
         responses={

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import uvicorn
 
 from controlplane.api.app import create_app
+from controlplane.api.connection import Connection
 from controlplane.api.settings import ApiSettings
 from controlplane.api.state import State
 from controlplane.api.stream import Streams
 
-MOST_CONNECTIONS = 512
 LONGEST_STOP_SECONDS = 3
 
 _log = logging.getLogger(__name__)
@@ -53,14 +53,13 @@ class ApiServer:
             config = uvicorn.Config(
                 self._app,
                 log_config=None,
-                log_level=logging.WARNING,
+                log_level=logging.ERROR,  # its warnings are a line for each bad request
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
                 lifespan="off",
                 ws="none",
-                http="h11",
-                limit_concurrency=MOST_CONNECTIONS,
+                http=Connection,
                 timeout_graceful_shutdown=LONGEST_STOP_SECONDS,
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,

@@ -44,7 +44,11 @@ Number = KnownNumber | UnknownReading
 
 
 class Quantiles(Answer):
-    """A distribution in a few numbers (seconds)."""
+    """A distribution in a few numbers (seconds), read from a histogram.
+
+    A quantile at or under `lowest`, the histogram's first bound, or at `highest`, its last finite one, says
+    no more than that it lies under or over that bound.
+    """
 
     count: FiniteOrNull
     mean: FiniteOrNull
@@ -52,6 +56,8 @@ class Quantiles(Answer):
     p90: FiniteOrNull
     p95: FiniteOrNull
     p99: FiniteOrNull
+    lowest: FiniteOrNull = None
+    highest: FiniteOrNull = None
 
 
 class KnownDistribution(Answer):
@@ -169,6 +175,7 @@ class Replica(Answer):
     last_scrape_at: FiniteOrNull
     scrape_seconds: FiniteOrNull
     restarts: int
+    scrape_failures: int = Field(description="pages that were not read since the daemon's start")
     load: Load
     latency: Latency
     goodput: Goodput

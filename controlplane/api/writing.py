@@ -63,6 +63,7 @@ def routes(state: State) -> APIRouter:
     @router.put("/overrides")
     async def override(order: OverrideOrder) -> shapes.Orders:
         """Set one override, in place of one of the same scope, name and setting."""
+        _find(state, order.scope, order.name)
         await _kept(state.override(Override(**order.model_dump(), since=state.now())))
         return answers.orders_of(state.orders())
 
@@ -76,6 +77,17 @@ def routes(state: State) -> APIRouter:
         return answers.orders_of(state.orders())
 
     return router
+
+
+def _find(state: State, scope: Scope, name: str) -> None:
+    """Raises ApiError where there is nothing of that name: an order with a slip of the pen binds nothing."""
+    snapshot = state.snapshot()
+    if snapshot is None:
+        raise ApiError(503, "not_ready", "the first tick has not run yet")
+    # A configured pool has an objective also while it is empty. No node is known to this version.
+    there = {"pool": {*snapshot.pools, *state.status().objectives}, "replica": snapshot.replicas, "node": ()}
+    if name not in there[scope]:
+        raise ApiError(404, f"no_such_{scope}", f"there is no {scope} {name!r}: nothing was overridden")
 
 
 async def _kept(order: Awaitable[T]) -> T:

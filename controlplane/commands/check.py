@@ -6,9 +6,11 @@ import click
 
 from controlplane.api.settings import TokenError
 from controlplane.commands.config_argument import config_argument, load_or_fail
-from controlplane.daemon.journal_file import JournalError, recognize
+from controlplane.daemon.journal import look
+from controlplane.daemon.journal_file import JournalError
 from controlplane.daemon.orders import OrderBook, OrdersError
 from controlplane.explain import explanation, off_edge
+from controlplane.policy.tick import tick
 
 
 @click.command()
@@ -23,12 +25,11 @@ def check(path: Path | None) -> None:
     try:
         config.api.token()
         OrderBook(config.daemon.hold_path, config.daemon.overrides_path)
-        if config.daemon.journal.exists():
-            recognize(config.daemon.journal)
+        damage = look(config.daemon.journal, tick) if config.daemon.journal.exists() else ""
     except (TokenError, OrdersError, JournalError) as error:
         raise click.ClickException(str(error)) from None
     for line in explanation(config):
         click.echo(line)
-    for sentence in off_edge(config):
+    for sentence in (*off_edge(config), *([damage] if damage else ())):
         click.echo(f"warning: {sentence}")
     click.echo(f"{config.path}: good")

@@ -1,21 +1,29 @@
-"""The argument CONFIG, which most commands have, and what to do where it is not given."""
+"""The argument CONFIG (or `--config`), which most commands have, and what to do where it is not given."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from controlplane.config import DEFAULT_PATH, Config, ConfigError, load
 from controlplane.daemon.settings import DaemonSettings
 
-F = TypeVar("F", bound=Callable[..., Any])
 
+def config_argument(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the parameter `path`: the argument CONFIG or the option `-c`, else None."""
 
-def config_argument(command: F) -> F:
-    """Give a command the argument `path`, which is None where it is left out."""
-    argument = click.argument("path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path))
-    return argument(command)
+    @functools.wraps(command)
+    def with_path(path: Path | None, config: Path | None, **others: Any) -> None:
+        if path is not None and config is not None:
+            raise click.UsageError(f"either CONFIG ({path}) or --config ({config}), not both")
+        command(path=path or config, **others)
+
+    file = click.Path(path_type=Path)
+    option = click.option("-c", "--config", metavar="FILE", type=file, help="The same as CONFIG.")
+    argument = click.argument("path", metavar="[CONFIG]", required=False, type=file)
+    return argument(option(with_path))
 
 
 def load_or_fail(path: Path | None) -> Config:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from controlplane.sources.inspect import read_page
 from controlplane.sources.pages import Pages
 from controlplane.sources.settings import OLLAMA_PATH
 from controlplane.sources.urls import engine_url, shown
-from controlplane.terminal.page_table import page
+from controlplane.terminal.page_table import Edges, page
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -63,7 +64,18 @@ def inspect(
         detail = scrape.detail.removeprefix(f"{name}: ")
         raise click.ClickException(f"{name}: {detail}")
     if not as_json:
-        Console(highlight=False).print(page(out, name))
+        Console(highlight=False).print(page(out, name, _edges(scrape)))
+
+
+def _edges(scrape: Scrape) -> dict[str, Edges]:
+    """The first and the last finite bucket edge of each histogram of the page."""
+    edges = {}
+    for signals in (scrape.server, *scrape.engines.values()):
+        for name, histogram in signals.histograms.items():
+            bounds = [bound for bound in histogram.bounds if math.isfinite(bound)]
+            if bounds:
+                edges[name] = (bounds[0], bounds[-1])
+    return edges
 
 
 def _url(source: str) -> str | None:
@@ -96,7 +108,7 @@ async def _read_url(url: str, catalog: Catalog, again_after: float | None) -> li
     target = Target(shown(url), "", url, "ollama" if ollama else "auto")
     accept, encoding = ("application/json", "identity") if ollama else ("text/plain;version=0.0.4", "gzip")
     errand = Errand(accept, _TIMEOUT_SECONDS, LIMIT_BYTES, encoding)
-    read = Pages(catalog, LIMIT_BYTES).reader_for(target)
+    read = Pages(catalog, LIMIT_BYTES, counted=True).reader_for(target)
 
     async def once(client: Client) -> Scrape | ScrapeFailure:
         started = time.monotonic()

@@ -100,7 +100,7 @@ class _Process:
             config.scrape,
             config.prometheus,
             config.gateways,
-            outcomes_after=outcomes_until(memory, config.policy),
+            outcomes_after=outcomes_until(memory, config.policy, self._clock.now()),
             now=self._clock.now,
         )
         await inputs.open()
@@ -142,18 +142,26 @@ class _Process:
 
 def _refuse_what_is_fixed(old: Config, new: Config) -> None:
     """Raises ConfigError where something differs that only a new start can change."""
-    fixed = {
-        "api": (old.api, new.api),
+    fixed: dict[str, tuple[object, object]] = {
+        **{
+            f"api.{name}": (getattr(old.api, name), getattr(new.api, name))
+            for name in type(new.api).model_fields
+        },
         "daemon.journal": (old.daemon.journal, new.daemon.journal),
         "daemon.hold_file": (old.daemon.hold_path, new.daemon.hold_path),
     }
     changed = [
-        f"{new.path}: {name} cannot change while the daemon runs (from {before} to {after}): restart it"
+        f"{new.path}: {name} cannot change while the daemon runs (from {_text(before)} to {_text(after)}): "
+        "restart it"
         for name, (before, after) in fixed.items()
         if before != after
     ]
     if changed:
         raise ConfigError(*changed)
+
+
+def _text(value: object) -> str:
+    return "nothing" if value is None else str(value)
 
 
 def _sources(config: Config) -> object:

@@ -38,7 +38,8 @@ def top(url: str, once: bool) -> None:
     """Show pools and replicas, the worst first: goodput as a proven interval against its objective.
 
     RUN and WAIT are requests in the engines, KV is the fullest KV cache, OUT/s output tokens, TTFT and TPOT
-    95th percentiles, PRE/s preemptions, AGE that of the last page read. Ctrl-C ends it.
+    95th percentiles, PRE/s preemptions, FAILS pages that were not read, AGE that of the last one; ≥ marks
+    what a part is missing from. Narrow terminals get fewer columns. Ctrl-C ends it.
     """
     try:
         base = engine_url(url, "http", "").rstrip("/")
@@ -99,8 +100,10 @@ async def look(session: aiohttp.ClientSession, base: str) -> View:
         records += (await _ask(session, f"{base}/api/v1/decisions?{newest}", shapes.Decisions)).items
     except NoAnswerError:
         pass  # a journal that cannot be read stands among the fleet's troubles already
-    records = sorted(records, key=lambda record: record.at)[-_MOST_RECORDS:]
-    return View(base, fleet.at + fleet.age_seconds, fleet, replicas, total, records)
+    now = fleet.at + fleet.age_seconds
+    # Those of a time that is yet to come are from before the clock was set back.
+    past = sorted((record for record in records if record.at <= now + 1), key=lambda record: record.at)
+    return View(base, now, fleet, replicas, total, past[-_MOST_RECORDS:])
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, shape: type[M]) -> M:

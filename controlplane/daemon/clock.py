@@ -1,9 +1,10 @@
-"""The time that ticks are told: follows the system clock, runs at its pace, and never goes back.
+"""The time that ticks are told: follows the system clock and runs at its pace.
 
 Laws and rates are taken over differences of time, so a clock that jumps would make them lie. Small steps
-(a second, as NTP makes them) are followed. Where the system clock goes back by more, our time goes on at
-the pace of the steady clock until the system clock has caught up; where it jumps forward, our time jumps
-with it. Either is told once, as an event.
+(a second, as NTP makes them) are followed. Where the system clock jumps forward, our time jumps with it.
+Where it goes back a little, our time goes on at the pace of the steady clock until the system clock has
+caught up. Where it goes back by more than some minutes, it was wrong before and is right now: our time goes
+back with it, the one case in which it does. Each is told once, as an event.
 """
 
 import time
@@ -14,11 +15,16 @@ from controlplane.signals.units import duration_text
 
 STEP_SECONDS = 1.0
 """A difference of the system clock smaller than this is a step to follow, a larger one a jump to tell."""
+LONGEST_AHEAD_SECONDS = 300.0
+"""So far our time may run ahead of the system clock; where it would be further, it goes back."""
+LEAP_SECONDS = 7 * 86400.0
+LEAP = "clock-leap"
+"""Kind of the event of a jump forward by more: the times before it say nothing of how old a thing is."""
 _TINY = 1e-6  # the smallest amount that a Unix time in a float can show
 
 
 class Clock:
-    """Unix time in seconds, each call later than the one before it and than `after`."""
+    """Unix time in seconds, each call later than the one before it and than `after` but after a step back."""
 
     def __init__(
         self,
@@ -33,23 +39,28 @@ class Clock:
         behind = after - wall()
         self._offset = (after if behind > STEP_SECONDS else wall()) - steady()
         if behind > STEP_SECONDS:
-            self._went_back(behind)
+            self.now()
+        elif after and -behind > LEAP_SECONDS:
+            why = "the daemon was away, or the system clock is wrong"
+            self._tell(wall(), LEAP, f"the last tick in the journal is {_text(-behind)} old: {why}")
 
     def now(self) -> float:
         wall, own = self._wall(), self._steady() + self._offset
-        if own - wall > STEP_SECONDS:
+        if own - wall > LONGEST_AHEAD_SECONDS:
+            self._set_back(wall, own - wall)
+        elif own - wall > STEP_SECONDS:
             if not self._ahead:
-                self._went_back(own - wall)
-            now = own
+                self._run_ahead(own - wall)
+            wall = own
         else:
             if self._ahead:
                 self._tell(wall, "clock-in-step", "the system clock has caught up with the time of the ticks")
             elif wall - own > STEP_SECONDS:
-                self._tell(wall, "clock-jump", f"the system clock jumped forward by {_text(wall - own)}")
+                kind = LEAP if wall - own > LEAP_SECONDS else "clock-jump"
+                self._tell(wall, kind, f"the system clock jumped forward by {_text(wall - own)}")
             self._ahead = False
             self._offset = wall - self._steady()
-            now = wall
-        self._last = max(now, self._last + _TINY)
+        self._last = max(wall, self._last + _TINY)
         return self._last
 
     def take_events(self) -> tuple[Event, ...]:
@@ -57,13 +68,23 @@ class Clock:
         events, self._events = tuple(self._events), []
         return events
 
-    def _went_back(self, seconds: float) -> None:
+    def _run_ahead(self, seconds: float) -> None:
         self._ahead = True
         self._tell(
             self._last,
             "clock-back",
             f"the system clock is {_text(seconds)} behind the last tick: "
             "time goes on at its own pace until the clock has caught up",
+        )
+
+    def _set_back(self, wall: float, seconds: float) -> None:
+        self._ahead = False
+        self._offset = wall - self._steady()
+        self._last = wall - _TINY
+        self._tell(
+            wall,
+            "clock-set-back",
+            f"the system clock went back by {_text(seconds)}: time goes on from there, rates begin anew",
         )
 
     def _tell(self, at: float, kind: str, sentence: str) -> None:

@@ -18,7 +18,7 @@ from controlplane.actuators.actuator import Actuator
 from controlplane.daemon.clock import Clock
 from controlplane.daemon.counts import Counts
 from controlplane.daemon.dispatch import Dispatch
-from controlplane.daemon.inputs import Inputs
+from controlplane.daemon.inputs import InputCounts, Inputs
 from controlplane.daemon.journal import Entry, Journal, TickFunction
 from controlplane.daemon.journal_file import Matching
 from controlplane.daemon.orders import HOLD_KEY, Key, OrderBook, changes
@@ -26,7 +26,7 @@ from controlplane.daemon.salvage import salvage
 from controlplane.daemon.schedule import Schedule
 from controlplane.daemon.settings import DaemonSettings
 from controlplane.daemon.troubles import Troubles
-from controlplane.policy.memory import Memory
+from controlplane.policy.memory import Memory, rewind
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.decision import Decision, Event, Hold, Orders, Override, Severity
 from controlplane.signals.samples import Samples
@@ -86,6 +86,9 @@ class Daemon:
         self._snapshot: FleetSnapshot | None = None
         self._started_at = clock.now()
         self._counts = Counts()
+        self._earlier = InputCounts({}, 0, 0)  # of inputs that were replaced since the start
+        if journal.damage:
+            self._note(self._event("journal-damaged", Severity.WARNING, journal.damage))
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -117,6 +120,7 @@ class Daemon:
             self._note(*events)
             self._left = _joined(self._left, samples)
             await old.inputs.close()
+            self._earlier = self._earlier.plus(old.inputs.counts)
             self._schedule.every(running.inputs.poll_seconds, "poll", self._poll)
             self._schedule.every(DISCOVER_SECONDS, "discover", self._discover)
         if running.daemon.tick != old.daemon.tick:
@@ -139,7 +143,11 @@ class Daemon:
         samples, events = self.running.inputs.take()
         self._note(*self._clock.take_events(), *events)
         self._look_at_journal()
-        self._left = samples = self._with_orders(_joined(self._left, samples), now)
+        samples = _joined(self._left, samples)
+        if now < self.memory.now:
+            samples = self._go_back(samples, now)
+        self._look_at_orders(now)
+        self._left = samples = self._with_orders(samples)
         try:
             snapshot, decisions, memory = self._try(samples, now)
         except Exception as error:
@@ -164,6 +172,7 @@ class Daemon:
         self.memory = memory
         self._snapshot = msgspec.structs.replace(snapshot, events=(*notes, *snapshot.events))
         self._tell(self._snapshot, snapshot.events, decisions)
+        self._counts.scraped(samples.scrapes, snapshot.replicas)
         self._counts.ticked(time.perf_counter() - started)
 
     # -- the API's State ---------------------------------------------------------------------------
@@ -178,11 +187,8 @@ class Daemon:
         return self._book.read(self._clock.now())
 
     def status(self) -> Status:
-        policy, inputs, tick = (
-            self.running.policy,
-            self.running.inputs.counts,
-            self._schedule.runs.get("tick"),
-        )
+        policy, tick = self.running.policy, self._schedule.runs.get("tick")
+        inputs = self._earlier.plus(self.running.inputs.counts)
         return Status(
             started_at=self._started_at,
             last_tick_at=None if self._snapshot is None else self._snapshot.at,
@@ -192,6 +198,7 @@ class Daemon:
             misfires=tick.misfires if tick else 0,
             missed_scrapes=inputs.missed_scrapes,
             scrapes=inputs.scrapes,
+            scrape_failures=dict(self._counts.scrape_failures),
             dropped_samples=inputs.dropped_samples,
             journal_writes=self._journal.writes,
             journal_failures=self._journal.failures,
@@ -226,20 +233,25 @@ class Daemon:
     async def hold(self, hold: Hold) -> None:
         async with self._ordering:
             await asyncio.to_thread(self._book.hold, hold.by, hold.reason)
+            self._look_at_orders(self._clock.now())
 
     async def release(self, by: str) -> None:
         async with self._ordering:
             self._ended_by[HOLD_KEY] = by
             await asyncio.to_thread(self._book.release)
+            self._look_at_orders(self._clock.now())
 
     async def override(self, override: Override) -> None:
         async with self._ordering:
             await asyncio.to_thread(self._book.override, override, self._clock.now())
+            self._look_at_orders(self._clock.now())
 
     async def clear_override(self, scope: str, name: str, setting: str, by: str) -> bool:
         async with self._ordering:
             self._ended_by[scope, name, setting] = by
-            return await asyncio.to_thread(self._book.clear, scope, name, setting, self._clock.now())
+            found = await asyncio.to_thread(self._book.clear, scope, name, setting, self._clock.now())
+            self._look_at_orders(self._clock.now())
+            return found
 
     # -- the jobs ----------------------------------------------------------------------------------
 
@@ -283,14 +295,25 @@ class Daemon:
         ):
             log.error("tick failed", exc_info=error, extra={"fields": {"tick": number}})
 
-    def _with_orders(self, samples: Samples, now: float) -> Samples:
-        """The samples with the orders, where they changed; the change is told."""
+    def _go_back(self, samples: Samples, now: float) -> Samples:
+        """Begin anew at an earlier time; the samples without those of a time that is yet to come."""
+        self.memory = rewind(self.memory, now)
+        self._failed_at = min(self._failed_at, now)
+        self._started_at = min(self._started_at, now)
+        kept = tuple(page for page in samples.scrapes if page.at <= now)
+        return msgspec.structs.replace(samples, scrapes=kept)
+
+    def _look_at_orders(self, now: float) -> None:
+        """Tell what people have changed. After each order too: one may be taken back within a tick."""
         orders = self._book.read(now)
         if orders != self._orders:
             self._note(*changes(self._orders, orders, now, self._ended_by))
             self._ended_by.clear()
             self._orders = orders
-        changed = None if orders == self.memory.orders else orders
+
+    def _with_orders(self, samples: Samples) -> Samples:
+        """The samples with the orders, where memory has others."""
+        changed = None if self._orders == self.memory.orders else self._orders
         return msgspec.structs.replace(samples, orders=changed)
 
     def _look_at_journal(self) -> None:

@@ -28,6 +28,13 @@ class InputCounts(NamedTuple):
     missed_scrapes: int
     dropped_samples: int
 
+    def plus(self, other: "InputCounts") -> "InputCounts":
+        return InputCounts(
+            dict(Counter(self.scrapes) + Counter(other.scrapes)),
+            self.missed_scrapes + other.missed_scrapes,
+            self.dropped_samples + other.dropped_samples,
+        )
+
 
 class Inputs(Protocol):
     """What the daemon takes samples from. All methods are called in the event loop."""
@@ -97,11 +104,12 @@ class FleetInputs:
     @property
     def counts(self) -> InputCounts:
         counts = self._poller.counts
-        results, missed = Counter(counts.results), counts.missed_turns
+        results, missed, dropped = Counter(counts.results), counts.missed_turns, self._pages.dropped_samples
         if self._prometheus is not None:
             results.update(self._prometheus.counts.results)
             missed += self._prometheus.counts.skipped
-        return InputCounts(dict(results), missed, self._pages.dropped_samples)
+            dropped += self._prometheus.counts.dropped_samples
+        return InputCounts(dict(results), missed, dropped)
 
     async def discover(self) -> None:
         found = await self._discovery.look(time.monotonic(), self._now())
@@ -181,7 +189,10 @@ class _Aside:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def outcomes_until(memory: Memory, settings: PolicySettings) -> float:
-    """The Unix time up to which `memory`, which keeps the last of them, knows the gateways' windows."""
+def outcomes_until(memory: Memory, settings: PolicySettings, now: float) -> float:
+    """The Unix time up to which `memory`, which keeps the last of them, knows the gateways' windows.
+
+    Never one after `now`: where our clock was wrong, theirs need not have been.
+    """
     ends = (window.end for pool in memory.pools.values() for window in pool.outcomes)
-    return max(ends, default=memory.now - settings.window)
+    return min(now, max(ends, default=memory.now - settings.window))

@@ -6,8 +6,8 @@ happened in lost ticks is kept and written as soon as something can be written a
 begins with a checkpoint, so that what follows can be replayed.
 
 On start the memory is brought back to exactly where the last committed tick left it: from the newest
-checkpoint through the ticks after it. Cumulative counters do the rest: what the engines counted while no
-tick was committed is in the difference to the next scrape, once.
+checkpoint that can be read through the ticks after it. Cumulative counters do the rest: what the engines
+counted while no tick was committed is in the difference to the next scrape, once.
 """
 
 import fcntl
@@ -20,15 +20,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from controlplane import __version__
+from controlplane.daemon import clock
 from controlplane.daemon import journal_file as file
 from controlplane.daemon.journal_file import JournalError, Matching
 from controlplane.daemon.settings import DaemonSettings
-from controlplane.policy.memory import Memory
+from controlplane.policy.memory import Memory, rewind
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.decision import Decision, Event
 from controlplane.signals.samples import Samples
@@ -40,6 +41,7 @@ TickFunction: TypeAlias = Callable[
 ]
 
 CHECKPOINT_SECONDS = 60.0
+_MOST_APART_SECONDS = 3 * CHECKPOINT_SECONDS  # more between two checkpoints is a stop or a jump of the clock
 WELL_AFTER_WRITES = 10
 """Writes in a row after which a journal that failed counts as well: an almost full disk takes a few."""
 
@@ -67,6 +69,19 @@ class Entry(msgspec.Struct, frozen=True):
     after: Memory
 
 
+class Recovered(NamedTuple):
+    """Where the last committed tick left the memory, and when (0.0: there is none).
+
+    `chained` says whether all ticks led to it; `damage` is a sentence about what could not be read of the
+    journal, empty where all could.
+    """
+
+    memory: Memory
+    last_at: float
+    chained: bool
+    damage: str
+
+
 class _Outcome(msgspec.Struct, frozen=True):
     decision_id: str
     outcome: str
@@ -79,6 +94,7 @@ class _Prune(msgspec.Struct, frozen=True):
 class Journal:
     """An open journal. All its methods may be called in the loop; `events` and `decisions` read the disk.
 
+    `memory` is what was brought back, `last_at` the time of its tick, `damage` what could not be read of it.
     `error` is the sentence of what keeps it from writing, empty where all is well; `writes` and `failures`
     count the ticks that were kept and lost. `settings` may be replaced; what they say about retention counts
     from then on.
@@ -103,12 +119,15 @@ class Journal:
             self._connection: sqlite3.Connection | None = file.connect(self._path)
             with _closed_on_error(self._connection):
                 file.check(self._connection, self._path)
-                self.memory, self.last_at, self._chained = _recover(self._connection, tick)
+                self.memory, self.last_at, self._chained, self.damage = recover(
+                    self._connection, self._path, tick
+                )
         except BaseException:
             os.close(self._lock)
             raise
         self._segment: int | None = None
         self._last_tick = self.memory.tick
+        self._last_tick_at = self.last_at
         self._last_settings: tuple[int, PolicySettings] | None = None
         self._checkpoint_at = 0.0
         self._lost: deque[Entry] = deque(maxlen=_MOST_LOST)
@@ -160,12 +179,9 @@ class Journal:
             self._queue.put_nowait(item)
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            # A connection of its own each time: one that stays open would keep the log from being emptied.
-            with closing(file.connect_to_read(self._path)) as connection:
-                return read(connection)
-        except (sqlite3.Error, msgspec.DecodeError) as error:
-            raise JournalError(f"the journal {self._path} cannot be read: {file.why(error)}") from None
+        # A connection of its own each time: one that stays open would keep the log from being emptied.
+        with file.naming(self._path), closing(file.connect_to_read(self._path)) as connection:
+            return read(connection)
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -189,7 +205,7 @@ class Journal:
         self._connection = file.connect(self._path)
         if isinstance(item, Entry) and file.has_tick(self._connection, item.after.tick):
             # The disk failed after the commit was written: it counts, with all that was written with it.
-            self._segment, self._last_tick = None, item.after.tick
+            self._segment, self._last_tick, self._last_tick_at = None, item.after.tick, item.at
             self.writes += 1
             self._lost.clear()
             return
@@ -236,8 +252,10 @@ class Journal:
         segment, settings, checkpoint_at = self._segment, self._last_settings, self._checkpoint_at
         lost = [self._lost.popleft() for _ in range(len(self._lost))]
         with self._kept_on_error(lost), file.transaction(connection):
-            if segment is None or entry.before.tick != self._last_tick:
-                gap = entry.before.tick != self._last_tick or not self._chained
+            # Where time went back the memory began anew: nothing leads from the tick before to this one.
+            gap = entry.before.tick != self._last_tick or entry.at < self._last_tick_at
+            if segment is None or gap:
+                gap = gap or not self._chained
                 segment = _insert(connection, "segments (program, gap)", __version__, gap)
                 _checkpoint(connection, segment, entry.at, entry.before)
                 checkpoint_at = entry.at
@@ -263,7 +281,7 @@ class Journal:
                 _checkpoint(connection, segment, entry.at, entry.after)
                 checkpoint_at = entry.at
         self._segment, self._last_settings, self._checkpoint_at = segment, settings, checkpoint_at
-        self._last_tick, self._chained = tick, True
+        self._last_tick, self._last_tick_at, self._chained = tick, entry.at, True
 
     @contextmanager
     def _kept_on_error(self, lost: list[Entry]) -> Iterator[None]:
@@ -274,16 +292,16 @@ class Journal:
             raise
 
     def _prune(self, connection: sqlite3.Connection, now: float) -> None:
-        """Drop what is too old or too much. Samples go up to a checkpoint, so that the rest replays."""
-        oldest = now - self.settings.keep_samples
-        for _ in range(_MOST_CUT):
-            second = connection.execute(
-                "SELECT id, tick, segment, at FROM checkpoints ORDER BY id LIMIT 1 OFFSET 1"
-            ).fetchone()
-            if second is None:
-                break
-            id_, tick, segment, at = second
-            if at > oldest and _bytes_used(connection) <= self.settings.journal_limit:
+        """Drop what is too old or too much. Samples go up to a checkpoint, so that the rest replays.
+
+        Ages are of recorded time: a clock that jumps makes nothing older.
+        """
+        checkpoints = connection.execute(
+            "SELECT id, tick, segment, at FROM checkpoints ORDER BY id"
+        ).fetchall()
+        ages = _ages([at for *_, at in checkpoints], now)
+        for (id_, tick, segment, _), age in list(zip(checkpoints, ages, strict=True))[1 : _MOST_CUT + 1]:
+            if age < self.settings.keep_samples and _bytes_used(connection) <= self.settings.journal_limit:
                 break
             with file.transaction(connection):
                 connection.execute("DELETE FROM ticks WHERE tick <= ?", (tick,))
@@ -292,12 +310,13 @@ class Journal:
                 connection.execute("DELETE FROM settings WHERE id < (SELECT min(settings) FROM ticks)")
         # What belongs to a tick that can still be replayed stays, however old it is.
         first = connection.execute("SELECT min(tick) FROM ticks").fetchone()[0]
+        oldest = now - self.settings.keep_decisions
         with file.transaction(connection):
-            for table in ("decisions", "events"):
+            for table in () if _leapt(connection, oldest, now) else ("decisions", "events"):
                 connection.execute(
                     f"DELETE FROM {table} WHERE at < ?1 "  # noqa: S608 - names of our own
                     "AND (tick IS NULL OR ?2 IS NULL OR tick < ?2)",
-                    (now - self.settings.keep_decisions, first),
+                    (oldest, first),
                 )
         # The free pages that the next minutes will need stay; giving them back and taking them again is work.
         surplus = _pragma(connection, "freelist_count") - _pragma(connection, "page_count") // 20
@@ -337,20 +356,52 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _recover(connection: sqlite3.Connection, tick: TickFunction) -> tuple[Memory, float, bool]:
-    """The memory after the last committed tick, its time (0.0: none), and whether all ticks led to it."""
-    checkpoint = file.newest_checkpoint(connection)
-    memory = checkpoint.memory if checkpoint else Memory()
-    last_at, chained = (checkpoint.at if checkpoint else 0.0), True
-    for row in file.read_ticks(connection, after=memory.tick):
-        try:
-            _, _, memory = tick(row.samples, memory, row.settings, row.at)
-        except Exception:
-            # It went well when it was recorded, so this program is not the one that recorded it.
-            log.exception("a recorded tick fails now and is left out", extra={"fields": {"tick": row.number}})
-            memory, chained = msgspec.structs.replace(memory, tick=row.number), False
-        last_at = row.at
-    return memory, last_at, chained
+def look(path: Path, tick: TickFunction) -> str:
+    """What is damaged of the journal at `path` though a start would go on from it, "" where nothing is.
+
+    Changes nothing. Raises JournalError where a start would.
+    """
+    with file.naming(path), closing(file.connect_to_replay(path)) as connection:
+        file.check(connection, path)
+        return recover(connection, path, tick).damage
+
+
+def recover(connection: sqlite3.Connection, path: Path, tick: TickFunction) -> Recovered:
+    """The state after the last committed tick. Raises JournalError."""
+    with file.naming(path):
+        checkpoint, damage = file.newest_checkpoint(connection)
+        if damage:
+            damage = f"the journal {path} is damaged: {damage}; an earlier one is used"
+        memory = checkpoint.memory if checkpoint else Memory()
+        last_at, chained = (checkpoint.at if checkpoint else 0.0), not damage
+        for row in file.read_ticks(connection, after=memory.tick):
+            try:
+                if row.at < memory.now:
+                    memory = rewind(memory, row.at)
+                _, _, memory = tick(row.samples, memory, row.settings, row.at)
+            except Exception:
+                # It went well when it was recorded, so this program is not the one that recorded it.
+                fields = {"tick": row.number}
+                log.exception("a recorded tick fails now and is left out", extra={"fields": fields})
+                memory, chained = msgspec.structs.replace(memory, tick=row.number), False
+            last_at = row.at
+    return Recovered(memory, last_at, chained, damage)
+
+
+def _ages(times: list[float], now: float) -> list[float]:
+    """How much recorded time (seconds) lies between each checkpoint and `now`; all are in their order."""
+    ages, age, later = [], 0.0, now
+    for at in reversed(times):
+        age += min(max(0.0, later - at), _MOST_APART_SECONDS)
+        ages.append(age)
+        later = at
+    return ages[::-1]
+
+
+def _leapt(connection: sqlite3.Connection, since: float, now: float) -> bool:
+    """Whether the clock leapt in that time: then the times from before it say nothing of an age."""
+    leap = "SELECT 1 FROM events WHERE kind = ? AND at BETWEEN ? AND ?"
+    return connection.execute(leap, (clock.LEAP, since, now)).fetchone() is not None
 
 
 def _insert(connection: sqlite3.Connection, into: str, *values: object) -> int:

@@ -107,6 +107,21 @@ class JournalError(OSError):
     """The journal cannot be used; the text is a sentence that names it."""
 
 
+class DamageError(Exception):
+    """A part of the journal cannot be read; the text names the part."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn what can go wrong in reading the journal at `path` into a JournalError that names it."""
+    try:
+        yield
+    except DamageError as damage:
+        raise _damaged(path, str(damage)) from None
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise JournalError(f"the journal {path} cannot be read: {why(error)}") from None
+
+
 class Tick(msgspec.Struct, frozen=True):
     """One recorded tick: what went in. `number` is the tick's own number."""
 
@@ -236,11 +251,17 @@ def read_checkpoints(connection: sqlite3.Connection, segment: int) -> Iterator[C
     return map(_checkpoint, rows)
 
 
-def newest_checkpoint(connection: sqlite3.Connection) -> Checkpoint | None:
-    row = connection.execute(
-        "SELECT tick, segment, at, memory FROM checkpoints ORDER BY id DESC LIMIT 1"
-    ).fetchone()
-    return _checkpoint(row) if row else None
+def newest_checkpoint(connection: sqlite3.Connection) -> tuple[Checkpoint | None, str]:
+    """The newest checkpoint that can be read, and what is wrong with one that is newer; None of none."""
+    damage = ""
+    for row in connection.execute("SELECT tick, segment, at, memory FROM checkpoints ORDER BY id DESC"):
+        try:
+            return _checkpoint(row), damage
+        except DamageError as error:
+            damage = damage or str(error)
+    if damage:
+        raise DamageError(damage)
+    return None, ""
 
 
 def read_ticks(connection: sqlite3.Connection, *, after: int, segment: int | None = None) -> Iterator[Tick]:
@@ -323,7 +344,8 @@ def _select(
     }
     terms = {term: value for term, value in given.items() if value is not None}
     where = f"WHERE {' AND '.join(terms)}" if terms else ""
-    order = "seq" if matching.tick is not None else "at DESC, seq DESC"
+    # By the order of recording: times may have gone back, and the newest are not to stand behind them.
+    order = "seq" if matching.tick is not None else "seq DESC"
     return connection.execute(
         f"SELECT {', '.join(columns[1:])} FROM {table} {where} ORDER BY {order} LIMIT ?",  # noqa: S608
         (*terms.values(), matching.limit),
@@ -358,11 +380,11 @@ def _damaged(path: Path, what: str) -> JournalError:
 def _read_settings(connection: sqlite3.Connection, id_: int) -> PolicySettings:
     row = connection.execute("SELECT policy FROM settings WHERE id = ?", (id_,)).fetchone()
     if row is None:
-        raise JournalError(f"the journal misses its settings {id_}")
+        raise DamageError(f"it misses its settings {id_}")
     try:
         return PolicySettings.model_validate_json(row[0])
     except ValueError as error:
-        raise JournalError(f"the journal's settings {id_} cannot be read: {error}") from None
+        raise DamageError(f"its settings {id_} cannot be read: {error}") from None
 
 
 def _decision(row: tuple[Any, ...]) -> Decision:
@@ -376,10 +398,10 @@ def _unpack(blob: bytes, decoder: Any, what: str) -> Any:
         unzip = zlib.decompressobj()
         data = unzip.decompress(blob, _LARGEST_BLOB)
         if not unzip.eof:
-            raise JournalError(f"{what} in the journal is cut short or too large")
+            raise DamageError(f"{what} is cut short or too large")
         return decoder.decode(data)
     except (zlib.error, msgspec.DecodeError) as error:
-        raise JournalError(f"{what} in the journal cannot be read: {error}") from None
+        raise DamageError(f"{what} cannot be read: {error}") from None
 
 
 def _logs(path: Path) -> tuple[Path, Path]:

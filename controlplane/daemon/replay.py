@@ -11,7 +11,7 @@ import msgspec
 from controlplane import __version__
 from controlplane.daemon import journal_file as file
 from controlplane.daemon.journal import TickFunction
-from controlplane.daemon.journal_file import JournalError, Matching
+from controlplane.daemon.journal_file import Matching
 from controlplane.policy.memory import Memory
 from controlplane.signals.decision import Decision, Event, Mode
 
@@ -44,20 +44,17 @@ class Replayed(msgspec.Struct):
 def replay(path: Path, tick: TickFunction) -> Replayed:
     """Replay the journal at `path`, which may be in use. Raises JournalError where it cannot be read."""
     found = Replayed(str(path))
-    try:
-        with closing(file.connect_to_replay(path)) as connection:
-            file.check(connection, path)
-            # One transaction: what a running daemon writes or drops meanwhile is not seen.
-            connection.execute("BEGIN")
-            segments = file.read_segments(connection)
-            found.recorded_by = tuple(dict.fromkeys(segment.program for segment in segments))
-            memory: Memory | None = None
-            for segment in segments:
-                found.segments += 1
-                found.gaps += segment.gap
-                memory = _replay_segment(connection, segment, memory, tick, found)
-    except (sqlite3.Error, msgspec.MsgspecError) as error:
-        raise JournalError(f"the journal {path} cannot be read: {file.why(error)}") from None
+    with file.naming(path), closing(file.connect_to_replay(path)) as connection:
+        file.check(connection, path)
+        # One transaction: what a running daemon writes or drops meanwhile is not seen.
+        connection.execute("BEGIN")
+        segments = file.read_segments(connection)
+        found.recorded_by = tuple(dict.fromkeys(segment.program for segment in segments))
+        memory: Memory | None = None
+        for segment in segments:
+            found.segments += 1
+            found.gaps += segment.gap
+            memory = _replay_segment(connection, segment, memory, tick, found)
     return found
 
 
@@ -72,7 +69,7 @@ def _replay_segment(
     checkpoints = file.read_checkpoints(connection, segment.id)
     opening = next(checkpoints, None)
     if opening is None:
-        raise JournalError(f"segment {segment.id} has no checkpoint to begin at")
+        raise file.DamageError(f"its segment {segment.id} has no checkpoint to begin at")
     found.checkpoints += 1
     memory = opening.memory
     if before is not None and not segment.gap:

@@ -6,13 +6,16 @@ import msgspec
 
 from controlplane.policy import goodput, growth, stall
 from controlplane.policy.goodput import Carry, Cell, Ends, EngineCell, Finishers
-from controlplane.policy.growth import Mark
+from controlplane.policy.growth import Gap, Mark
 from controlplane.policy.memory import ReplicaMemory
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.decision import Event, Severity
-from controlplane.signals.histogram import Histogram
-from controlplane.signals.samples import Scrape, Signals
+from controlplane.signals.interval import Interval
+from controlplane.signals.reading import Reason
+from controlplane.signals.samples import Scrape
 from controlplane.signals.snapshot import Totals
+
+_MOST_IN_FLIGHT = 1e9  # more than any engine has; a number, so that bounds stay numbers
 
 
 class Absorbed(msgspec.Struct, frozen=True):
@@ -25,39 +28,33 @@ class Absorbed(msgspec.Struct, frozen=True):
 
 def absorb(memory: ReplicaMemory, scrape: Scrape, settings: PolicySettings) -> Absorbed:
     """Take in one good page. A page older than the latest one tells nothing new and changes nothing."""
-    latest = Mark(scrape.at, scrape.engines, scrape.server)
-    if memory.latest is not None and scrape.at <= memory.latest.at:
+    page = Mark(scrape.at, scrape.engines, scrape.server)
+    before = memory.latest
+    if before is not None and page.at <= before.at:
         return Absorbed(memory, None, ())
     memory, events = _identify(memory, scrape)
-    memory = msgspec.structs.replace(memory, progress=_progress(memory, latest))
-    if memory.latest is None:
-        carries = {name: goodput.start(_in_flight(latest, name, True)) for name in latest.units}
-        fresh = msgspec.structs.replace(memory, latest=latest, marks=(latest,), carries=carries)
-        return Absorbed(fresh, None, events)
-    if growth.began_again(memory.latest, latest):
+    memory = msgspec.structs.replace(memory, progress=_progress(memory, page))
+    if before is None:
+        carries = {name: goodput.start(_in_flight(page, name, memory.gauges_lag)) for name in page.units}
+        return Absorbed(
+            msgspec.structs.replace(memory, latest=page, marks=(page,), carries=carries), None, events
+        )
+    gain = None
+    if growth.began_again(before, page):
         sentence = f"{memory.target.name} restarted: its counters began again"
         events = (*events, Event(scrape.at, "restart", memory.target.name, Severity.WARNING, sentence))
         memory, gain = _close(memory, settings)  # what was counted up to the last page of the old process
+        gain = add(gain or Totals(), Totals(restarts=1))
         memory = msgspec.structs.replace(
-            memory,
-            marks=(Mark(memory.latest.at if memory.latest else scrape.at),),
-            carries={},
-            cells=(),
-            preemptions=(),
-            restarts=memory.restarts + 1,
-            latest=latest,
+            memory, marks=(Mark(before.at, fresh=True),), carries={}, restarts=memory.restarts + 1
         )
-        more = Totals(restarts=1)
-        gain = more if gain is None else add(gain, more)
     else:
-        memory, gain = msgspec.structs.replace(memory, latest=latest), None
-    since = scrape.at - memory.marks[-1].at
+        page = growth.held(before, page)
+    memory = msgspec.structs.replace(memory, latest=page)
+    since = page.at - memory.marks[-1].at
     if since >= settings.goodput_cell - settings.poll_interval / 2:
-        gap = since > max(settings.stale_after, 3 * settings.goodput_cell)
         memory, closed = _close(memory, settings)
-        gain = closed if gain is None else gain if closed is None else add(gain, closed)
-        if gap:  # counted in the totals, but it says nothing about now
-            memory = msgspec.structs.replace(memory, marks=memory.marks[-1:], cells=(), preemptions=())
+        gain = gain if closed is None else add(gain or Totals(), closed)
     return Absorbed(memory, gain, events)
 
 
@@ -78,6 +75,8 @@ def _identify(memory: ReplicaMemory, scrape: Scrape) -> tuple[ReplicaMemory, tup
         models=scrape.models,
         scrape_seconds=scrape.seconds,
         partial=scrape.partial,
+        loose=scrape.loose,
+        gauges_lag=scrape.gauges_lag,
         failure=None,
         told=memory.told.union(new) if new else memory.told,
     )
@@ -85,88 +84,115 @@ def _identify(memory: ReplicaMemory, scrape: Scrape) -> tuple[ReplicaMemory, tup
 
 
 def _progress(memory: ReplicaMemory, latest: Mark) -> dict[str, stall.Progress]:
-    shared = latest.server if growth.SERVER in latest.units else None
+    old, lags = memory.progress, memory.gauges_lag
     return {
-        name: stall.follow(memory.progress.get(name), signals, shared, latest.at)
+        name: stall.follow(old.get(name), signals, latest.server, latest.at, lags=lags)
         for name, signals in latest.engines.items()
     }
 
 
 def _close(memory: ReplicaMemory, settings: PolicySettings) -> tuple[ReplicaMemory, Totals | None]:
-    """Close the open cell at the latest page; the totals it adds, None where nothing had been open."""
+    """Close the open cell at the latest page; the totals it adds, None where nothing had been open.
+
+    A cell that grew long because pages were missing counts in the totals, but says nothing about now.
+    """
     latest = memory.latest
     if latest is None or not memory.marks or latest.at <= memory.marks[-1].at:
         return memory, None
     begin = memory.marks[-1]
     slo = settings.slo(memory.target.pool)
-    preempted = growth.over_engines(begin, latest, "preemptions_total")
-    preempting = bool(preempted) or any(memory.preemptions)
     engines, carries = EngineCell(), {}
-    for name, signals in latest.units.items():
-        seen = _finishers(begin.unit(name), signals)
+    for name, gap in growth.gaps(begin, latest).items():
+        if growth.SERVER in latest.units and name != growth.SERVER:
+            continue  # the server counts the requests of all its engines
         carry = memory.carries.get(name, Carry())
-        cell, carries[name] = goodput.measure(carry, seen, slo, _in_flight(latest, name, preempting))
-        engines = engines + cell
-    cell_ends = _ends(begin, latest)
+        in_flight = _in_flight(latest, name, memory.gauges_lag)
+        part, carries[name] = goodput.measure(carry, _finishers(gap, memory.loose), slo, in_flight)
+        engines = engines + part
+    cell = Cell(begin.at, latest.at, engines, _ends(begin, latest))
+    preempted = growth.over_engines(begin, latest, "preemptions_total")
+
+    too_long = latest.at - begin.at > max(settings.stale_after, 3 * settings.goodput_cell)
     keep_from = latest.at - settings.window - settings.poll_interval / 2
-    cells = (*memory.cells, Cell(begin.at, latest.at, engines, cell_ends))
-    kept = tuple(cell for cell in cells if cell.start >= keep_from)
-    counts = memory.preemptions if preempted is None else (*memory.preemptions, preempted)
+    cells = tuple(c for c in (*memory.cells, *(() if too_long else (cell,))) if c.start >= keep_from)
+    marks = () if too_long else tuple(mark for mark in memory.marks if mark.at >= keep_from)
+    counts = memory.preemptions if preempted is None or too_long else (*memory.preemptions, preempted)
     closed = msgspec.structs.replace(
         memory,
-        marks=(*(mark for mark in memory.marks if mark.at >= keep_from), latest),
-        cells=kept,
+        marks=(*marks, latest),
+        cells=cells,
         carries=carries,
-        preemptions=counts[-len(kept) :] if kept else (),
+        preemptions=counts[-len(cells) :] if cells else (),
     )
-    return closed, _gain(begin, latest, engines, cell_ends, preempted)
+    return closed, _gain(begin, latest, cell, preempted)
 
 
-def _finishers(earlier: Signals, later: Signals) -> Finishers:
-    def grown(name: str) -> Histogram | None:
-        return growth.of_histogram(earlier, later, name)
-
-    ends = growth.of_parts(earlier, later, "finished_total")
+def _finishers(gap: Gap, loose: tuple[str, ...]) -> Finishers:
+    ends = gap.parts("finished_total")
     return Finishers(
-        ttft=grown("ttft"),
-        tpot=grown("tpot"),
-        e2e=grown("e2e"),
-        queue_time=grown("queue_time"),
-        prefill_time=grown("prefill_time"),
-        prompt_len=grown("prompt_len"),
-        generation_len=grown("generation_len"),
-        finished=growth.of_number(earlier, later, "finished_total"),
-        not_answers=ends.get("error", 0.0) + ends.get("abort", 0.0),
+        ttft=gap.histogram("ttft"),
+        tpot=gap.histogram("tpot"),
+        e2e=gap.histogram("e2e"),
+        queue_time=None if "queue_time" in loose else gap.histogram("queue_time"),
+        prefill_time=None if "prefill_time" in loose else gap.histogram("prefill_time"),
+        prompt_len=gap.histogram("prompt_len"),
+        generation_len=gap.histogram("generation_len"),
+        finished=gap.number("finished_total"),
+        not_answers=_not_answers(ends),
+        why=gap.why("finished_total"),
     )
 
 
-def _in_flight(mark: Mark, unit: str, preempting: bool) -> float:
-    """How many requests can have a first token and be unfinished; preempted ones wait again."""
-    parts = mark.engines.values() if unit == growth.SERVER else (mark.unit(unit),)
-    running = sum(signals.numbers.get("running", math.inf) for signals in parts)
-    waiting = sum(signals.numbers.get("waiting", 0.0) for signals in parts)
-    return running + waiting if preempting else running
+def _not_answers(finished: dict[str, float]) -> float:
+    """Requests among the finished that ended in an error or were aborted by the server."""
+    return finished.get("error", 0.0) + finished.get("abort", 0.0)
+
+
+def _in_flight(mark: Mark, unit: str, gauges_lag: bool) -> float:
+    """How many requests at most have a first token and are unfinished.
+
+    The gauges tell, where they are as new as the histograms; preempted requests wait again, and vLLM counts a
+    preemption only when its request goes on, so those that wait may be any. The first tokens ever seen, less
+    the answers ever finished, bound it too.
+    """
+    signals = mark.unit(unit)
+    parts = mark.engines.values() if unit == growth.SERVER else (signals,)
+    unknown = math.inf
+    gauges = sum(s.numbers.get("running", unknown) + s.numbers.get("waiting", unknown) for s in parts)
+    first, done = signals.histograms.get("ttft"), signals.histograms.get("e2e")
+    open_ever = unknown
+    if first is not None and done is not None:
+        open_ever = max(0.0, first.count - done.count + _not_answers(signals.by.get("finished_total", {})))
+    return min(open_ever, _MOST_IN_FLIGHT if gauges_lag else gauges, _MOST_IN_FLIGHT)
 
 
 def _ends(earlier: Mark, later: Mark) -> Ends:
+    server = Gap(earlier.server, later.server, earlier.fresh)
     rejected = growth.over_engines(earlier, later, "rejected_total")
     if rejected is None:  # several vLLM engines count their refusals in the server
-        rejected = growth.of_number(earlier.server, later.server, "rejected_total")
+        rejected = server.number("rejected_total")
+    if rejected is None and _why_rejected(later) is Reason.ABSENT:
+        rejected = 0.0  # the engine refuses nothing, or nothing yet
     if "http_inference_requests" not in later.server.numbers:
-        return Ends(rejected or 0.0)
-    by_class = growth.of_parts(earlier.server, later.server, "http_inference_requests")
-    return Ends(rejected or 0.0, by_class.get("2xx", 0.0), by_class.get("5xx", 0.0))
+        return Ends(rejected)
+    by_class = server.parts("http_inference_requests")
+    return Ends(rejected, by_class.get("2xx", 0.0), by_class.get("5xx", 0.0))
 
 
-def _gain(earlier: Mark, later: Mark, engines: EngineCell, ends: Ends, preemptions: float | None) -> Totals:
+def _why_rejected(mark: Mark) -> Reason:
+    return growth.why_unknown((mark,), "rejected_total")
+
+
+def _gain(earlier: Mark, later: Mark, cell: Cell, preemptions: float | None) -> Totals:
+    engines = cell.engines
     return Totals(
         finished=engines.requests,
         good=engines.good,
         good_point=engines.good_point,
-        tokens=engines.tokens,
-        good_tokens=engines.good_tokens,
-        good_tokens_point=engines.good_tokens_point,
-        rejected=ends.rejected,
+        tokens=engines.tokens or 0.0,
+        good_tokens=engines.good_tokens or Interval(0.0, 0.0),
+        good_tokens_point=engines.good_tokens_point or 0.0,
+        rejected=cell.ends.rejected or 0.0,
         prompt_tokens=growth.over_engines(earlier, later, "prompt_tokens_total") or 0.0,
         generation_tokens=growth.over_engines(earlier, later, "generation_tokens_total") or 0.0,
         preemptions=preemptions or 0.0,

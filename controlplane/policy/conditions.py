@@ -26,13 +26,14 @@ class Watch(msgspec.Struct, frozen=True):
     streak: int = 0
 
 
-def look(watch: Watch, kind: str, sentence: str | None, at: float) -> Watch:
-    """One look at Unix time `at`: `sentence` says what holds, None that it does not hold."""
+def look(watch: Watch, kind: str, holds: bool | None, sentence: str, at: float) -> Watch:
+    """One look at Unix time `at`. Where it cannot be told whether it holds (None), nothing changes."""
     begin, end = _PATIENCE[kind]
-    holds = sentence is not None
+    if holds is None:
+        return watch
     if holds == (watch.active is not None):
         return watch if watch.streak == 0 else Watch(watch.active)
     streak = watch.streak + 1
     if streak < (begin if holds else end):
         return Watch(watch.active, streak)
-    return Watch(Condition(kind, at, sentence)) if sentence is not None else Watch()
+    return Watch(Condition(kind, at, sentence)) if holds else Watch()

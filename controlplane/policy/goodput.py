@@ -22,7 +22,7 @@ Where an objective does not lie on a bucket edge, the neighbouring edges carry i
 of one output token have no gap between tokens: their TPOT counts as met, as vLLM's own benchmark has it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -47,7 +47,11 @@ class Carry(msgspec.Struct, frozen=True):
 
 
 class Finishers(msgspec.Struct, frozen=True):
-    """Growth of one engine's histograms over one cell; None where the engine does not have one."""
+    """Growth of one engine's histograms over one cell; None where it is not known.
+
+    `queue_time` and `prefill_time` are there only where they are observed at the finish. `finished` is the
+    growth of the counter, for engines whose histograms do not tell; `why` is why it is unknown, if it is.
+    """
 
     ttft: Histogram | None
     tpot: Histogram | None
@@ -56,37 +60,46 @@ class Finishers(msgspec.Struct, frozen=True):
     prefill_time: Histogram | None
     prompt_len: Histogram | None
     generation_len: Histogram | None
-    finished: float | None = None  # growth of the counter, for engines whose histograms do not tell
+    finished: float | None = None
     not_answers: float = 0.0  # finished with an error or aborted by the server: never good
+    why: Reason = Reason.ABSENT
 
     @property
-    def count(self) -> float:
-        """Number of requests that finished in the cell."""
+    def count(self) -> float | None:
+        """Number of requests that finished in the cell; None where no signal tells."""
         for seen_at_finish in (self.e2e, self.tpot):
             # With no finite bound it is a mean in disguise, whose count need not be of requests.
             if seen_at_finish is not None and len(seen_at_finish.bounds) > 1:
                 return seen_at_finish.count
-        return self.finished or 0.0
+        return self.finished
 
 
 class EngineCell(msgspec.Struct, frozen=True):
-    """What one cell proves: requests and tokens (prompt plus output) that finished, and the good ones."""
+    """What one cell proves: requests and tokens (prompt plus output) that finished, and the good ones.
+
+    `unknown` is why the requests could not be counted; the tokens are None where they could not be.
+    """
 
     requests: float = 0.0
-    tokens: float = 0.0
+    not_answers: float = 0.0
     good: Interval = Interval(0.0, 0.0)
     good_point: float = 0.0
-    good_tokens: Interval = Interval(0.0, 0.0)
-    good_tokens_point: float = 0.0
+    tokens: float | None = 0.0
+    good_tokens: Interval | None = Interval(0.0, 0.0)
+    good_tokens_point: float | None = 0.0
+    unknown: Reason | None = None
 
     def __add__(self, other: "EngineCell") -> "EngineCell":
+        both = self.good_tokens is not None and other.good_tokens is not None
         return EngineCell(
-            self.requests + other.requests,
-            self.tokens + other.tokens,
-            self.good + other.good,
-            self.good_point + other.good_point,
-            self.good_tokens + other.good_tokens,
-            self.good_tokens_point + other.good_tokens_point,
+            requests=self.requests + other.requests,
+            not_answers=self.not_answers + other.not_answers,
+            good=self.good + other.good,
+            good_point=self.good_point + other.good_point,
+            tokens=_plus(self.tokens, other.tokens),
+            good_tokens=self.good_tokens + other.good_tokens if both else None,  # type: ignore[operator]
+            good_tokens_point=_plus(self.good_tokens_point, other.good_tokens_point),
+            unknown=self.unknown or other.unknown,
         )
 
 
@@ -106,47 +119,59 @@ def measure(carry: Carry, seen: Finishers, slo: Slo, in_flight: float) -> tuple[
     `in_flight` bounds how many requests can have a first token and still be unfinished at the end of the
     cell; a carry above it means that clients hung up, which the engine does not show otherwise.
     """
-    in_time, carry = _in_time(_against(carry, slo.ttft), seen, slo.ttft, in_flight)
     n = seen.count
+    if n is None:
+        return EngineCell(tokens=None, good_tokens=None, good_tokens_point=None, unknown=seen.why), start(
+            in_flight
+        )
+    in_time, carry = _in_time(_against(carry, slo.ttft), seen, n, slo.ttft, in_flight)
     if n <= 0:
         return EngineCell(), carry
-    fast = _fast(seen, slo.tpot)
-    answers = max(0.0, n - seen.not_answers)
-    high = min(in_time.high, fast.high, answers)
-    low = min(max(0.0, in_time.low + fast.low - n - seen.not_answers), high)
+    fast = _fast(seen, n, slo.tpot)
+    high = min(in_time.high, fast.high, max(0.0, n - seen.not_answers))
+    low = min(max(0.0, in_time.low + fast.low - n), high)
     good = Interval(low, high)
-    point = good.clip(_share_in_time(seen, slo.ttft, in_time) * _middle(fast))
-    tokens, good_tokens = _tokens(seen, good)
-    mean = tokens / n
-    return EngineCell(n, tokens, good, point, good_tokens, good_tokens.clip(point * mean)), carry
+    point = good.clip(_share_in_time(seen, n, slo.ttft, in_time) * _middle(fast))
+    tokens = _tokens(seen)
+    good_tokens = None if tokens is None else _good_tokens(seen, n, tokens, good)
+    good_tokens_point = None
+    if tokens is not None and good_tokens is not None:
+        good_tokens_point = good_tokens.clip(point * tokens / n)
+    return EngineCell(n, seen.not_answers, good, point, tokens, good_tokens, good_tokens_point), carry
 
 
-def _in_time(carry: Carry, seen: Finishers, limit: float, in_flight: float) -> tuple[Interval, Carry]:
-    """How many of the cell's finishers met the TTFT limit, and the carry into the next cell."""
-    n = seen.count
-    first_tokens = seen.ttft.count if seen.ttft is not None else 0.0
-    new = (seen.ttft.count_below(limit) if seen.ttft is not None else None) or exactly(0.0)
-    group = max(carry.size + first_tokens, n)  # finishers whose first token was missed are unknown
-    unseen = group - carry.size - first_tokens
+def _in_time(
+    carry: Carry, seen: Finishers, n: float, limit: float, in_flight: float
+) -> tuple[Interval, Carry]:
+    """How many of the cell's finishers met the TTFT limit, and the carry into the next cell.
+
+    Of the requests with a first token, at least those leave that finished with an answer: an error may
+    come before any token. The lower bound is of answers, the upper one of all.
+    """
+    if seen.ttft is None:
+        return Interval(0.0, n), start(in_flight)
+    answers = max(0.0, n - seen.not_answers)
+    new = seen.ttft.count_below(limit) or exactly(0.0)
+    group = max(carry.size + seen.ttft.count, answers)
+    missed = group - carry.size - seen.ttft.count  # finished without a first token that we saw: unknown
     low = carry.in_time.low + new.low
-    high = carry.in_time.high + new.high + unseen
+    high = carry.in_time.high + new.high + missed
 
-    staying = min(group - n, max(0.0, in_flight))
-    gone = group - n - staying  # hung up: they leave without being observed
+    staying = min(group - answers, in_flight)
     stay_high = min(staying, high)
-    stay_low = min(max(0.0, low - n - gone), stay_high)
+    stay_low = min(max(0.0, low - (group - staying)), stay_high)
 
-    finished_high = min(n, high, *(_below(h, limit).high for h in (seen.queue_time, seen.prefill_time) if h))
-    finished_low = max(0.0, low - (group - n))
+    at_finish = [h for h in (seen.queue_time, seen.prefill_time) if h is not None and h.count == n]
+    finished_high = min(n, high, *(_below(h, limit).high for h in at_finish))
+    finished_low = max(0.0, low - (group - answers))
     if seen.e2e is not None:
-        finished_low = max(finished_low, _below(seen.e2e, limit).low)
+        finished_low = max(finished_low, _below(seen.e2e, limit).low - seen.not_answers)
     finished_low = min(finished_low, finished_high)
     return Interval(finished_low, finished_high), Carry(staying, Interval(stay_low, stay_high), limit)
 
 
-def _fast(seen: Finishers, limit: float) -> Interval:
+def _fast(seen: Finishers, n: float, limit: float) -> Interval:
     """How many of the finishers met the TPOT limit; anything from none to all where it is not measured."""
-    n = seen.count
     if seen.tpot is None or len(seen.tpot.bounds) == 1:
         return Interval(0.0, n)
     single = max(0.0, n - seen.tpot.count)  # one output token: no gap to be slow in
@@ -154,29 +179,32 @@ def _fast(seen: Finishers, limit: float) -> Interval:
     return Interval(min(n, below.low + single), min(n, below.high + single))
 
 
-def _share_in_time(seen: Finishers, limit: float, finished: Interval) -> float:
+def _share_in_time(seen: Finishers, n: float, limit: float, finished: Interval) -> float:
     """Point estimate of the finishers' share within the TTFT limit: that of the cell's first tokens."""
-    n = seen.count
     share = seen.ttft.fraction_below(limit) if seen.ttft is not None else None
     return finished.clip(_middle(share) * n) / n if share is not None else _middle(finished) / n
 
 
-def _tokens(seen: Finishers, good: Interval) -> tuple[float, Interval]:
-    """All tokens of the finishers, and bounds on those of the good ones.
+def _tokens(seen: Finishers) -> float | None:
+    """Prompt and output tokens of all finishers; None where either is not known."""
+    if seen.prompt_len is None or seen.generation_len is None:
+        return None
+    return _plus(seen.prompt_len.total, seen.generation_len.total)
+
+
+def _good_tokens(seen: Finishers, n: float, total: float, good: Interval) -> Interval:
+    """Bounds on the tokens of the good requests, out of `total`.
 
     k requests have at least the tokens of the k shortest; the rest of the proven sum is the upper bound.
     """
-    lengths = [h for h in (seen.prompt_len, seen.generation_len) if h is not None and h.total is not None]
-    total = sum(h.total or 0.0 for h in lengths)
-    n = seen.count
-    low = sum(_least(h, good.low) for h in lengths)
-    high = total - sum(_least(h, n - good.high) for h in lengths)
     if good.low >= n:
-        low = total
+        return exactly(total)
     if good.high <= 0:
-        high = 0.0
-    high = max(high, 0.0)
-    return total, Interval(min(low, high), high)
+        return exactly(0.0)
+    lengths = [h for h in (seen.prompt_len, seen.generation_len) if h is not None]
+    low = sum(_least(h, good.low) for h in lengths)
+    high = max(0.0, total - sum(_least(h, n - good.high) for h in lengths))
+    return Interval(min(low, high), high)
 
 
 def _least(lengths: Histogram, k: float) -> float:
@@ -205,16 +233,17 @@ class Ends(msgspec.Struct, frozen=True):
     """How the requests of one replica or pool ended in one cell, beside those that finished.
 
     `answered` counts the requests that the HTTP server answered with 2xx, `server_errors` those with
-    5xx, both None where the page has no such count; `rejected` those the engine refused for load.
+    5xx, both None where the page has no such count; `rejected` those the engine refused for load, None
+    where that could not be read.
     """
 
-    rejected: float = 0.0
+    rejected: float | None = 0.0
     answered: float | None = None
     server_errors: float | None = None
 
     def __add__(self, other: "Ends") -> "Ends":
         return Ends(
-            self.rejected + other.rejected,
+            _plus(self.rejected, other.rejected),
             _plus(self.answered, other.answered),
             _plus(self.server_errors, other.server_errors),
         )
@@ -234,29 +263,26 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 def summarize(
-    cells: Iterable[Cell], window_seconds: float, enough: int, unmeasured: Reason | None
+    cells: Sequence[Cell], window_seconds: float, enough: int, unmeasured: Reason | None
 ) -> Goodput:
     """Goodput over many cells, of one replica or of a pool.
 
     `unmeasured` is why the engine cannot be judged at all (it has no TTFT histogram, say), None where it can.
     Fewer than `enough` requests are too few to say: the counts are told, the ratio is not.
     """
-    engines, ends = EngineCell(), Ends(0.0, 0.0, 0.0)
-    any_cell = False
-    for cell in cells:
-        engines, ends, any_cell = engines + cell.engines, ends + cell.ends, True
-    finished = engines.requests
-    by_http = ends.answered is not None and ends.server_errors is not None and any_cell
-    shed = ends.rejected
+    engines = sum((cell.engines for cell in cells), EngineCell())
+    ends = sum((cell.ends for cell in cells), Ends(0.0, 0.0, 0.0))
+    finished, shed = engines.requests, ends.rejected or 0.0
     failed = gave_up = 0.0
-    if by_http:
-        assert ends.answered is not None
-        assert ends.server_errors is not None
-        failed = max(0.0, ends.server_errors - shed)
-        # A refusal inside a stream is a 200 to the HTTP server, so refusals may be on either side.
+    by_http = bool(cells) and ends.answered is not None and ends.server_errors is not None
+    if ends.answered is not None and ends.server_errors is not None:
+        # Requests that finished with an error are among the finished; where the error came inside a stream
+        # it is no 5xx. A refusal inside a stream is a 200 to the HTTP server too.
+        failed = max(0.0, ends.server_errors - shed - engines.not_answers)
         gave_up = max(0.0, ends.answered + ends.server_errors - finished - shed - failed)
     requests = finished + shed + failed
-    unknown = unmeasured or _too_few(any_cell, requests, enough)
+    unread = engines.unknown or (Reason.NOT_A_NUMBER if ends.rejected is None else None)
+    judged = unmeasured is None
     return Goodput(
         window_seconds=window_seconds,
         denominator=Denominator.HTTP if by_http else Denominator.FINISHED,
@@ -264,13 +290,13 @@ def summarize(
         finished=finished,
         failed=failed,
         shed=shed,
-        gave_up=gave_up,
+        gave_up=0.0 if unread else gave_up,
         tokens=engines.tokens,
-        good_requests=None if unmeasured else engines.good,
-        good_requests_point=None if unmeasured else engines.good_point,
-        good_tokens=None if unmeasured else engines.good_tokens,
-        good_tokens_point=None if unmeasured else engines.good_tokens_point,
-        unknown=unknown,
+        good_requests=engines.good if judged else None,
+        good_requests_point=engines.good_point if judged else None,
+        good_tokens=engines.good_tokens if judged else None,
+        good_tokens_point=engines.good_tokens_point if judged else None,
+        unknown=unmeasured or unread or _too_few(bool(cells), requests, enough),
     )
 
 

@@ -1,15 +1,17 @@
 """Growth of cumulative signals between two marks of one replica.
 
-A mark is what a page said at one time. A signal that the earlier mark does not name at all began at 0
-after it (vLLM creates a series with its first request); one that it names as unknown gives no growth,
-because nobody knows from where.
+A mark is what a page said at one time. What the earlier mark does not know gives no growth, because
+nobody knows from where; only in a process that has just begun did everything begin at 0. Within one
+process a counter that falls did not begin again: some of its series left the page. It is held at its
+highest and called unknown until they are back, so that their return is no load.
 """
 
+import math
 from collections.abc import Iterable
 
 import msgspec
 
-from controlplane.signals.counter import increase, process_restarted, went_back
+from controlplane.signals.counter import process_restarted, went_back
 from controlplane.signals.histogram import Histogram, merge
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Signals
@@ -21,7 +23,7 @@ _NEVER_SHRINK = ("ttft", "e2e")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The signals of a replica at Unix time `at`. No engines at all: a process that has just begun.
+    """The signals of a replica at Unix time `at`; `fresh` marks a process that has just begun, all at 0.
 
     Where several engines share one server, some dialects count some signals only for all of them (SGLang
     its latencies and tokens). `units` are the engines, and the server as one more where it counts for them.
@@ -30,6 +32,7 @@ class Mark(msgspec.Struct, frozen=True):
     at: float
     engines: dict[str, Signals] = {}
     server: Signals = NOTHING
+    fresh: bool = False
 
     @property
     def units(self) -> dict[str, Signals]:
@@ -44,10 +47,13 @@ def _counts_for_engines(server: Signals) -> bool:
 
 
 def began_again(earlier: Mark, later: Mark) -> bool:
-    """Whether the process behind the later mark is another one than behind the earlier."""
-    start = "start_time"
-    if process_restarted(earlier.server.numbers.get(start), later.server.numbers.get(start)):
-        return True
+    """Whether the process behind the later mark is another one than behind the earlier.
+
+    The start times decide where both are known; else a count that fell does.
+    """
+    before, now = earlier.server.numbers.get("start_time"), later.server.numbers.get("start_time")
+    if before is not None and now is not None:
+        return process_restarted(before, now)
     return any(_fell(earlier.unit(name), signals) for name, signals in later.units.items())
 
 
@@ -62,37 +68,84 @@ def _fell(earlier: Signals, later: Signals) -> bool:
     return False
 
 
-def of_number(earlier: Signals, later: Signals, name: str) -> float | None:
-    """Growth of one counter; None where either end of it is not known."""
-    if name not in later.numbers or name in earlier.unknown:
-        return None
-    return increase(earlier.numbers.get(name, 0.0), later.numbers[name])
+def held(earlier: Mark, later: Mark) -> Mark:
+    """The later mark of the same process, with whatever fell held at its value of before, as unknown."""
+    engines = {name: _held(earlier.unit(name), signals) for name, signals in later.engines.items()}
+    return Mark(later.at, engines, _held(earlier.server, later.server), later.fresh)
 
 
-def of_parts(earlier: Signals, later: Signals, name: str) -> dict[str, float]:
-    """Growth of each part of a counter that is split by a label."""
-    if name in earlier.unknown:
-        return {}
-    before = earlier.by.get(name, {})
-    return {part: increase(before.get(part, 0.0), value) for part, value in later.by.get(name, {}).items()}
+def _held(before: Signals, now: Signals) -> Signals:
+    numbers = {
+        name: value
+        for name, value in before.numbers.items()
+        if name.endswith("_total") and value > now.numbers.get(name, math.inf)
+    }
+    histograms = {
+        name: value
+        for name, value in before.histograms.items()
+        if name in now.histograms and now.histograms[name].count < value.count
+    }
+    if not numbers and not histograms:
+        return now
+    return msgspec.structs.replace(
+        now,
+        numbers={**now.numbers, **numbers},
+        histograms={**now.histograms, **histograms},
+        unknown={**now.unknown, **dict.fromkeys((*numbers, *histograms), Reason.AMBIGUOUS)},
+    )
 
 
-def of_histogram(earlier: Signals, later: Signals, name: str) -> Histogram | None:
-    """What one histogram observed between the two; None where it is not there."""
-    now = later.histograms.get(name)
-    if now is None or name in earlier.unknown:
-        return None
-    return now.growth(earlier.histograms.get(name))
+class Gap(msgspec.Struct, frozen=True):
+    """One unit (an engine, or the server) at both ends; `fresh` where it began at 0 in between."""
+
+    earlier: Signals
+    later: Signals
+    fresh: bool = False
+
+    def number(self, name: str) -> float | None:
+        """Growth of one counter; None where either end of it is not known."""
+        if name not in self.later.numbers or name in self.later.unknown or name in self.earlier.unknown:
+            return None
+        if self.fresh:
+            return self.later.numbers[name]
+        before, now = self.earlier.numbers.get(name), self.later.numbers[name]
+        return None if before is None or went_back(before, now) else now - before
+
+    def parts(self, name: str) -> dict[str, float]:
+        """Growth of each part of a counter that is split by a label; a part that is new began at 0."""
+        if self.number(name) is None:
+            return {}
+        before = {} if self.fresh else self.earlier.by.get(name, {})
+        return {part: max(0.0, v - before.get(part, 0.0)) for part, v in self.later.by.get(name, {}).items()}
+
+    def histogram(self, name: str) -> Histogram | None:
+        """What one histogram observed; None where either end of it is not known."""
+        now = self.later.histograms.get(name)
+        if name in self.later.unknown or name in self.earlier.unknown:
+            return None
+        if now is None or self.fresh:
+            return now
+        before = self.earlier.histograms.get(name)
+        return None if before is None else now.minus(before)
+
+    def why(self, name: str) -> Reason:
+        """Why the growth of a signal is not known."""
+        return self.later.unknown.get(name) or self.earlier.unknown.get(name) or Reason.ABSENT
+
+
+def gaps(earlier: Mark, later: Mark) -> dict[str, Gap]:
+    """Both ends of each unit of the later mark."""
+    return {name: Gap(earlier.unit(name), signals, earlier.fresh) for name, signals in later.units.items()}
 
 
 def over_engines(earlier: Mark, later: Mark, name: str) -> float | None:
     """Growth of a counter summed over all engines; None where no engine has it, or one cannot say."""
     grown = 0.0
     found = False
-    for unit, signals in later.units.items():
-        if name not in signals.numbers and signals.unknown.get(name, Reason.ABSENT) is Reason.ABSENT:
+    for gap in gaps(earlier, later).values():
+        if name not in gap.later.numbers and gap.later.unknown.get(name, Reason.ABSENT) is Reason.ABSENT:
             continue
-        part = of_number(earlier.unit(unit), signals, name)
+        part = gap.number(name)
         if part is None:
             return None
         grown, found = grown + part, True
@@ -101,8 +154,8 @@ def over_engines(earlier: Mark, later: Mark, name: str) -> float | None:
 
 def merged(earlier: Mark, later: Mark, name: str) -> Histogram | None:
     """What all engines together observed between the two marks."""
-    grown = (of_histogram(earlier.unit(unit), signals, name) for unit, signals in later.units.items())
-    return merge(h for h in grown if h is not None)
+    grown = (gap.histogram(name) for gap in gaps(earlier, later).values())
+    return merge(histogram for histogram in grown if histogram is not None)
 
 
 def why_unknown(marks: Iterable[Mark], name: str) -> Reason:

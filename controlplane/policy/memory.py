@@ -15,7 +15,7 @@ from controlplane.signals.snapshot import ReplicaSnapshot, Totals
 class ReplicaMemory(msgspec.Struct, frozen=True):
     """One replica. `marks` are about a goodput cell apart, oldest first, and span the window; `latest` is
     the newest page; `cells` and `preemptions` (a cell each) span the window too; `window` is what the latency
-    histograms observed over it."""
+    histograms observed over it; `disbelieved` names the engines whose gauges stand still."""
 
     target: Target
     engine: str = ""
@@ -23,6 +23,8 @@ class ReplicaMemory(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
     scrape_seconds: float | None = None
     partial: bool = False
+    loose: tuple[str, ...] = ()
+    gauges_lag: bool = False
     latest: Mark | None = None
     marks: tuple[Mark, ...] = ()
     window: dict[str, Histogram] = {}
@@ -30,6 +32,7 @@ class ReplicaMemory(msgspec.Struct, frozen=True):
     cells: tuple[Cell, ...] = ()
     preemptions: tuple[float, ...] = ()
     progress: dict[str, Progress] = {}
+    disbelieved: frozenset[str] = frozenset()
     restarts: int = 0
     failure: ScrapeFailure | None = None
     watches: dict[str, Watch] = {}
@@ -43,6 +46,8 @@ class PoolMemory(msgspec.Struct, frozen=True):
     totals: Totals = Totals()
     outcomes: tuple[OutcomeWindow, ...] = ()
     watches: dict[str, Watch] = {}
+    looked_at: float = 0.0
+    told: frozenset[str] = frozenset()
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -53,3 +58,10 @@ class Memory(msgspec.Struct, frozen=True):
     orders: Orders = Orders()
     replicas: dict[str, ReplicaMemory] = {}
     pools: dict[str, PoolMemory] = {}
+
+
+def rewind(memory: Memory, now: float) -> Memory:
+    """The memory for a clock that was set back to `now`: what was counted stays, the windows begin anew."""
+    replicas = {name: ReplicaMemory(r.target, restarts=r.restarts) for name, r in memory.replicas.items()}
+    pools = {name: PoolMemory(totals=pool.totals) for name, pool in memory.pools.items()}
+    return Memory(memory.tick, now, memory.orders, replicas, pools)

@@ -50,7 +50,7 @@ def pool(
         replicas_up=len(up),
         load=_load(views, now),
         latency=_latency(up, now),
-        goodput=_goodput(up, memory, settings, now),
+        goodput=_goodput(replicas, memory, settings, now),
         totals=memory.totals,
         conditions=view.active(w.active for w in memory.watches.values()),
     )
@@ -70,8 +70,8 @@ def _load(views: Sequence[ReplicaSnapshot], now: float) -> Load:
     ratios = [v.load.prefix_hit_ratio for v in views if isinstance(v.load.prefix_hit_ratio, Known)]
     return Load(
         kv_usage=_of(usages, max, now, complete=len(usages) == len(views)),
-        kv_usage_mean=_of(means, _mean, now, complete=len(means) == len(views)),
-        prefix_hit_ratio=_of(ratios, _mean, now, complete=len(ratios) == len(views)),
+        kv_usage_mean=_mean(means, now, complete=len(means) == len(views)),
+        prefix_hit_ratio=_mean(ratios, now, complete=len(ratios) == len(views)),
         **parts,
     )
 
@@ -97,8 +97,10 @@ def _of(known: Sequence[Known[float]], fold: Fold, now: float, *, complete: bool
     return Known(float(fold([r.value for r in known])), min(r.at for r in known), quality)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(known: Sequence[Known[float]], now: float, *, complete: bool) -> Number:
+    """The mean of all known readings; over some of the replicas it is no bound of the whole, only a guess."""
+    found = _of(known, lambda values: sum(values) / len(values), now, complete=True)
+    return found if complete or isinstance(found, Unknown) else Known(found.value, found.at, Quality.ESTIMATE)
 
 
 def _latency(up: Sequence[ReplicaMemory], now: float) -> Latency:
@@ -109,14 +111,16 @@ def _latency(up: Sequence[ReplicaMemory], now: float) -> Latency:
 
 
 def _goodput(
-    up: Sequence[ReplicaMemory], memory: PoolMemory, settings: PolicySettings, now: float
+    replicas: Sequence[ReplicaMemory], memory: PoolMemory, settings: PolicySettings, now: float
 ) -> Goodput:
+    """Goodput of the window, with the cells of replicas that are away now but were not all the time."""
     lately = [w for w in memory.outcomes if now - w.end <= settings.window]
     if lately and now - max(w.end for w in lately) <= settings.stale_after:
         return _from_gateways(lately, settings)
-    measured = [r for r in up if view.unmeasured(r) is None]
-    cells = [cell for r in measured for cell in r.cells]
-    why = None if measured else (view.unmeasured(up[0]) if up else Reason.NO_DATA)
+    measured = [r for r in replicas if view.unmeasured(r) is None]
+    oldest = now - settings.window - settings.goodput_cell
+    cells = [cell for r in measured for cell in r.cells if cell.start >= oldest]
+    why = None if measured else (view.unmeasured(replicas[0]) if replicas else Reason.NO_DATA)
     return goodput.summarize(cells, settings.window, settings.enough_requests, why)
 
 

@@ -15,12 +15,13 @@ class Slo(_Strict):
     """Objective of a pool: `objective` of all requests have TTFT and TPOT within their limits (seconds).
 
     TPOT is the mean time per output token of one request, not the gap between two tokens. The default
-    limits lie on bucket edges of vLLM's and SGLang's histograms, so that they can be read exactly.
+    limits lie on bucket edges of vLLM's histograms, so that they can be read exactly; SGLang's TTFT has edges
+    at 2 s and 4 s.
     """
 
-    ttft: Duration = Field(2.5, gt=0)
-    tpot: Duration = Field(0.05, gt=0)
-    objective: Share = Field(0.95, gt=0, lt=1)
+    ttft: Duration = Field(2.5, gt=0, le=600, description="most time to the first token of a good request")
+    tpot: Duration = Field(0.05, gt=0, le=60, description="most mean time per output token after the first")
+    objective: Share = Field(0.95, gt=0, lt=1, description="share of requests that should be good")
 
 
 class PoolPolicy(_Strict):
@@ -34,11 +35,13 @@ class PolicySettings(_Strict):
 
     pools: dict[str, PoolPolicy] = {}
     poll_interval: Duration = Field(5.0, gt=0)
-    stale_after: Duration = Field(20.0, gt=0, description="a reading older than this is unknown")
-    stalled_after: Duration = Field(30.0, gt=0, description="work without a token for this long is a stall")
+    stale_after: Duration = Field(20.0, gt=0, le=3600, description="a reading older than this is unknown")
+    stalled_after: Duration = Field(
+        30.0, ge=5, le=3600, description="work without a token for this long is a stall"
+    )
     rate_window: Duration = Field(10.0, gt=0, description="rates are taken over at least this long")
     goodput_cell: Duration = Field(10.0, gt=0, description="goodput is bounded per engine and cell")
-    window: Duration = Field(60.0, gt=0, description="latency and goodput are told over this long")
+    window: Duration = Field(60.0, gt=0, le=3600, description="latency and goodput are told over this long")
     enough_requests: int = Field(20, ge=1, description="fewer requests in a window are too few to say")
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 An engine that runs or queues requests computes; whatever it computes moves some counter: tokens of a
 prompt, tokens of an answer, engine steps (a long chunked prefill moves only those, and the KV usage).
+Some engines count tokens only when a request ends; of those, one that shows no step is not judged.
 Where nothing of that moves for long while the page is served, one of two things is true. Either the
 engine is **wedged** (vLLM's `/health` stays 200 then), or it is idle and its **gauges are frozen** at
 the last step before all its clients hung up (vLLM issue 22545). Only whoever sends the requests knows
@@ -12,8 +13,10 @@ import msgspec
 
 from controlplane.signals.samples import Signals
 
-_MOVING_NUMBERS = ("prompt_tokens_total", "generation_tokens_total", "kv_usage")
-_MOVING_COUNTS = ("step_tokens", "ttft", "e2e")
+_STEP_NUMBERS = ("decode_steps_total", "realtime_tokens_total")
+_STEP_COUNTS = ("step_tokens", "step_time", "itl")
+_MOVING_NUMBERS = ("prompt_tokens_total", "generation_tokens_total", "kv_usage", *_STEP_NUMBERS)
+_MOVING_COUNTS = ("ttft", "e2e", *_STEP_COUNTS)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -33,21 +36,34 @@ def trace(*counted: Signals) -> tuple[float, ...]:
     return tuple(values)
 
 
+def shows_steps(*counted: Signals) -> bool:
+    """Whether the page has anything that moves with each step, not only with each finished request."""
+    return any(
+        any(name in s.numbers for name in _STEP_NUMBERS) or any(name in s.histograms for name in _STEP_COUNTS)
+        for s in counted
+    )
+
+
 def busy(signals: Signals) -> bool:
     """Whether the gauges say that there is work."""
     return signals.numbers.get("running", 0.0) > 0 or signals.numbers.get("waiting", 0.0) > 0
 
 
-def follow(progress: Progress | None, signals: Signals, shared: Signals | None, at: float) -> Progress:
-    """The progress of one engine after one more page at `at`; `shared` counts for it where not it itself."""
-    now = trace(signals) if shared is None else trace(signals, shared)
-    if progress is None or now != progress.trace or not busy(signals):
-        return Progress(at, now)
-    return progress
+def follow(
+    progress: Progress | None, signals: Signals, shared: Signals, at: float, *, lags: bool
+) -> Progress:
+    """The progress of one engine after one more page at `at`.
+
+    `shared` counts for it where not it itself; `lags` says that its tokens are counted only at the end.
+    """
+    now = trace(signals, shared)
+    judged = busy(signals) and (not lags or shows_steps(signals, shared))
+    return progress if progress is not None and judged and now == progress.trace else Progress(at, now)
 
 
 def judge(who: str, stalled_seconds: float, in_flight: float | None, signals: Signals) -> tuple[str, str]:
-    """The kind of a stall of engine `who`, and its sentence; `in_flight` is what the gateways have open."""
+    """The kind of a stall of engine `who`, and its sentence; `in_flight` is what the gateways have open
+    towards it, None where they do not tell."""
     running, waiting = signals.numbers.get("running", 0.0), signals.numbers.get("waiting", 0.0)
     facts = (
         f"{who} shows {running:.0f} running and {waiting:.0f} waiting, "

@@ -7,7 +7,7 @@ here is seen in the next snapshot, never within the same tick.
 The daemon, the simulator and replay call this one function.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from controlplane.policy.growth import Mark
 from controlplane.policy.memory import Memory, PoolMemory, ReplicaMemory
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.decision import Decision, Event, Evidence, Mode, Severity
+from controlplane.signals.histogram import Histogram
 from controlplane.signals.reading import Known, Reason, known
 from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, ScrapeFailure, Target
 from controlplane.signals.snapshot import (
@@ -28,10 +29,13 @@ from controlplane.signals.snapshot import (
     Totals,
     Trend,
 )
+from controlplane.signals.units import duration_text
 
 # Kinds that are judgements rather than facts: they are told as decisions, with their evidence.
 _JUDGEMENTS = {"wedged", "frozen-gauges", "stalled", "preempting", "saturated", "objective-missed"}
+_MISSED = "objective-missed"
 _KV_FULL = 0.95
+_MOST_WINDOWS = 5_000  # of gateways' outcomes kept for a pool: 80 gateways, each second of a minute
 
 
 def tick(
@@ -90,8 +94,9 @@ class _Work:
             self.replicas[name] = ReplicaMemory(target)
             self.touched.add(name)
             self._event("replica-joined", name, Severity.INFO, f"{name} joined pool {target.pool}")
-        for pool in {target.pool for target in wanted.values()}:
-            self.pools.setdefault(pool, PoolMemory())
+        named = {target.pool for target in wanted.values()} | set(self.settings.pools)
+        kept = {name: self.pools[name] for name in self.pools if name in named}
+        self.pools = kept | {name: PoolMemory() for name in sorted(named - kept.keys())}
 
     def _forget(self, name: str) -> None:
         old = self.replicas.pop(name)
@@ -99,16 +104,17 @@ class _Work:
         self._event("replica-left", name, Severity.INFO, f"{name} left pool {old.target.pool}")
 
     def take_outcomes(self, outcomes: Iterable[OutcomeWindow]) -> None:
+        """Keep the windows of the pools that we know, each once, the newest of them."""
         oldest = self.now - self.settings.window
+        came: dict[str, list[OutcomeWindow]] = {}
         for window in outcomes:
-            pool = self.pools.get(window.pool, PoolMemory())
-            seen = {(w.gateway, w.start) for w in pool.outcomes}
-            if (window.gateway, window.start) not in seen:
-                self.pools[window.pool] = msgspec.structs.replace(pool, outcomes=(*pool.outcomes, window))
+            came.setdefault(window.pool, []).append(window)
         for name, pool in self.pools.items():
-            if pool.outcomes and pool.outcomes[0].end < oldest:
-                kept = tuple(w for w in pool.outcomes if w.end >= oldest)
-                self.pools[name] = msgspec.structs.replace(pool, outcomes=kept)
+            if not came.get(name) and (not pool.outcomes or pool.outcomes[0].end >= oldest):
+                continue
+            each = {(w.gateway, w.start): w for w in (*pool.outcomes, *came.get(name, ()))}
+            kept = sorted((w for w in each.values() if w.end >= oldest), key=lambda w: w.end)
+            self.pools[name] = msgspec.structs.replace(pool, outcomes=tuple(kept[-_MOST_WINDOWS:]))
 
     def take(self, sample: Scrape | ScrapeFailure) -> None:
         replica = self.replicas.get(sample.target)
@@ -117,15 +123,15 @@ class _Work:
         self.touched.add(sample.target)
         if isinstance(sample, Scrape):
             absorbed = absorb.absorb(replica, sample, self.settings)
-            replica = self._watch(absorbed.memory, "scrape-failing", None)
-            replica = self._watch(replica, "not-an-engine", None)
+            replica = self._watch(absorbed.memory, "scrape-failing", False)
+            replica = self._watch(replica, "not-an-engine", False)
             self.events.extend(absorbed.events)
             self._gain(replica.target.pool, absorbed.gain)
         else:
             replica = msgspec.structs.replace(replica, failure=sample)
             wrong_page = sample.reason is Reason.NOT_AN_ENGINE
             kind = "not-an-engine" if wrong_page else "scrape-failing"
-            replica = self._watch(replica, kind, sample.detail)
+            replica = self._watch(replica, kind, True, sample.detail)
         self.replicas[sample.target] = replica
 
     def _gain(self, pool: str, gain: Totals | None) -> None:
@@ -155,62 +161,92 @@ class _Work:
     def _look_at_page(self, replica: ReplicaMemory, latest: Mark) -> ReplicaMemory:
         """Judge a replica on the page that has just arrived."""
         name, sleeping = replica.target.name, view.asleep(latest)
-        idle = "every engine sleeps: up, but without capacity" if sleeping else None
-        replica = self._watch(replica, "asleep", idle)
-        kind, sentence = self._stall(replica, latest) if not sleeping else ("", "")
+        asleep = f"every engine of {name} sleeps: it is up, but without capacity"
+        replica = self._watch(replica, "asleep", sleeping, asleep)
+        kind, sentence, stalled = self._stall(replica, latest) if not sleeping else ("", "", frozenset())
         for one in ("wedged", "frozen-gauges", "stalled"):
-            replica = self._watch(replica, one, sentence if kind == one else None)
-        replica = msgspec.structs.replace(replica, window=view.over_window(replica))
+            replica = self._watch(replica, one, kind == one, sentence)
+        replica = msgspec.structs.replace(
+            replica,
+            disbelieved=stalled if kind != "wedged" else frozenset(),
+            window=view.over_window(replica),
+        )
         seen = view.replica(replica, self.settings, self.now)
         often = f"{name} preempts again and again: it holds more than its KV cache can"
-        sustained = seen.preemption_trend is Trend.SUSTAINED
-        replica = self._watch(replica, "preempting", often if sustained else None, seen)
-        replica = self._watch(replica, "saturated", _saturated(seen), seen)
+        trend = seen.preemption_trend
+        sustained = None if trend is Trend.UNKNOWN else trend is Trend.SUSTAINED
+        replica = self._watch(replica, "preempting", sustained, often, seen)
+        replica = self._watch(replica, "saturated", *_saturated(seen), seen)
+        self._look_at_edges(replica)
         now_active = view.active(w.active for w in replica.watches.values())
         return msgspec.structs.replace(replica, view=msgspec.structs.replace(seen, conditions=now_active))
 
-    def _stall(self, replica: ReplicaMemory, latest: Mark) -> tuple[str, str]:
-        """The kind and sentence of the longest stall of any of its engines; empty where all move."""
-        worst = ("", "")
-        longest = self.settings.stalled_after
-        pool = self.pools.get(replica.target.pool, PoolMemory())
-        open_requests = pools.in_flight(pool, self.settings, self.now)
+    def _stall(self, replica: ReplicaMemory, latest: Mark) -> tuple[str, str, frozenset[str]]:
+        """Kind and sentence of the longest stall of any engine, and all engines that stall; empty if none."""
+        kind = sentence = ""
+        longest, stalled = self.settings.stalled_after, set()
         for name, progress in replica.progress.items():
-            stalled = latest.at - progress.at
-            if stalled >= longest and name in latest.engines:
-                longest = stalled
-                replica_name = replica.target.name
-                who = replica_name if len(latest.engines) == 1 else f"engine {name} of {replica_name}"
-                worst = stall.judge(who, stalled, open_requests, latest.engines[name])
-        return worst
+            since = latest.at - progress.at
+            if since < self.settings.stalled_after or name not in latest.engines:
+                continue
+            stalled.add(name)
+            if since >= longest:
+                longest = since
+                who = replica.target.name
+                who = who if len(latest.engines) == 1 else f"engine {name} of {who}"
+                open_requests = self._open_requests(replica.target.pool)
+                kind, sentence = stall.judge(who, since, open_requests, latest.engines[name])
+        return kind, sentence, frozenset(stalled)
+
+    def _open_requests(self, pool: str) -> float | None:
+        """What the gateways have open towards each replica of the pool; None where they can't tell which.
+
+        None open at all is none for each; some open is known to be its own only of a replica that is alone.
+        """
+        found = pools.in_flight(self.pools.get(pool, PoolMemory()), self.settings, self.now)
+        alone = sum(r.target.pool == pool for r in self.replicas.values()) == 1
+        return found if found == 0 or alone else None
+
+    def _look_at_edges(self, replica: ReplicaMemory) -> None:
+        """Tell once for a pool that an objective lies between the bucket edges of its engine."""
+        pool, slo = replica.target.pool, self.settings.slo(replica.target.pool)
+        memory = self.pools.get(pool, PoolMemory())
+        for name, limit in (("ttft", slo.ttft), ("tpot", slo.tpot)):
+            seen = replica.window.get(name)
+            told = f"{name} {limit:g} off edge"
+            if seen is None or len(seen.bounds) == 1 or limit in seen.bounds or told in memory.told:
+                continue
+            sentence = (
+                f"pool {pool}: the {name} objective of {duration_text(limit)} lies between bucket edges "
+                f"of {replica.engine} ({_neighbours(seen, limit)}): its goodput is a wide interval"
+            )
+            self._event("objective-off-edge", pool, Severity.WARNING, sentence)
+            memory = msgspec.structs.replace(memory, told=memory.told | {told})
+            self.pools[pool] = memory
 
     def look_at_pools(self) -> dict[str, PoolSnapshot]:
         members: dict[str, list[ReplicaMemory]] = {name: [] for name in self.pools}
         for replica in self.replicas.values():
             members.setdefault(replica.target.pool, []).append(replica)
-        views = {}
-        for name, replicas in members.items():
-            memory = self.pools.setdefault(name, PoolMemory())
-            seen = pools.pool(name, replicas, memory, self.settings, self.now)
-            if any(r.target.name in self.touched for r in replicas):
-                sentence = self._missed(seen)
-                watch = look(
-                    memory.watches.get("objective-missed", Watch()), "objective-missed", sentence, self.now
-                )
-                memory = self._tell(memory, name, watch, seen)
-                self.pools[name] = memory
-                seen = msgspec.structs.replace(
-                    seen, conditions=view.active(w.active for w in memory.watches.values())
-                )
-            views[name] = seen
-        return views
+        return {name: self._look_at_pool(name, replicas) for name, replicas in members.items()}
 
-    def _missed(self, pool: PoolSnapshot) -> str | None:
-        """A sentence where it is proven that the pool misses its objective."""
+    def _look_at_pool(self, name: str, replicas: Sequence[ReplicaMemory]) -> PoolSnapshot:
+        memory = self.pools.setdefault(name, PoolMemory())
+        seen = pools.pool(name, replicas, memory, self.settings, self.now)
+        if self.now - memory.looked_at < self.settings.goodput_cell:
+            return seen  # its patience is counted in cells
+        old = memory.watches.get(_MISSED, Watch())
+        new = look(old, _MISSED, *self._missed(seen), self.now)
+        self._tell_change(_MISSED, name, old, new, _goodput_evidence(seen, self.now))
+        self.pools[name] = msgspec.structs.replace(memory, watches={_MISSED: new}, looked_at=self.now)
+        return msgspec.structs.replace(seen, conditions=view.active((new.active,)))
+
+    def _missed(self, pool: PoolSnapshot) -> tuple[bool | None, str]:
+        """Whether it is proven that the pool misses its objective; not known where little is known."""
         ratio, slo = pool.goodput.ratio, self.settings.slo(pool.name)
-        if ratio is None or ratio.high >= slo.objective:
-            return None
-        return (
+        if ratio is None:
+            return (False if pool.goodput.unknown is Reason.NO_TRAFFIC else None), ""
+        return ratio.high < slo.objective, (
             f"pool {pool.name}: at most {ratio.high:.1%} of {pool.goodput.requests:.0f} requests were good, "
             f"the objective is {slo.objective:.1%}"
         )
@@ -218,11 +254,16 @@ class _Work:
     # -- telling -----------------------------------------------------------------------------------
 
     def _watch(
-        self, replica: ReplicaMemory, kind: str, sentence: str | None, seen: ReplicaSnapshot | None = None
+        self,
+        replica: ReplicaMemory,
+        kind: str,
+        holds: bool | None,
+        sentence: str = "",
+        seen: ReplicaSnapshot | None = None,
     ) -> ReplicaMemory:
         """Look at one condition of a replica; tell where it begins or ends."""
         old = replica.watches.get(kind, Watch())
-        new = look(old, kind, sentence, self.now)
+        new = look(old, kind, holds, sentence, self.now)
         if new is old:
             return replica
         self._tell_change(kind, replica.target.name, old, new, _evidence(seen, self.now))
@@ -230,13 +271,6 @@ class _Work:
         if new == Watch():
             del watches[kind]
         return msgspec.structs.replace(replica, watches=watches)
-
-    def _tell(self, memory: PoolMemory, name: str, new: Watch, seen: PoolSnapshot) -> PoolMemory:
-        old = memory.watches.get("objective-missed", Watch())
-        if new is old:
-            return memory
-        self._tell_change("objective-missed", name, old, new, _goodput_evidence(seen, self.now))
-        return msgspec.structs.replace(memory, watches={**memory.watches, "objective-missed": new})
 
     def _tell_change(
         self, kind: str, target: str, old: Watch, new: Watch, evidence: tuple[Evidence, ...]
@@ -271,11 +305,19 @@ class _Work:
         self.events.append(Event(self.now, kind, target, severity, sentence))
 
 
-def _saturated(seen: ReplicaSnapshot) -> str | None:
+def _saturated(seen: ReplicaSnapshot) -> tuple[bool | None, str]:
     kv, waiting = known(seen.load.kv_usage), known(seen.load.waiting)
-    if kv is None or waiting is None or kv < _KV_FULL or waiting <= 0:
-        return None
-    return f"{seen.name} is saturated: its KV cache is {kv:.0%} full and {waiting:.0f} requests wait"
+    if kv is None or waiting is None:
+        return None, ""
+    return kv >= _KV_FULL and waiting > 0, (
+        f"{seen.name} is saturated: its KV cache is {kv:.0%} full and {waiting:.0f} requests wait"
+    )
+
+
+def _neighbours(histogram: Histogram, limit: float) -> str:
+    below = [b for b in histogram.bounds if b < limit]
+    above = [b for b in histogram.bounds[:-1] if b > limit]
+    return " and ".join(duration_text(b) for b in (*below[-1:], *above[:1]))
 
 
 def _evidence(seen: ReplicaSnapshot | None, now: float) -> tuple[Evidence, ...]:

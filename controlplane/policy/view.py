@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from controlplane.policy import goodput, growth, preemption, stall
+from controlplane.policy import goodput, growth, preemption
 from controlplane.policy.growth import Mark
 from controlplane.policy.memory import ReplicaMemory
 from controlplane.policy.settings import PolicySettings
@@ -35,8 +35,14 @@ LATENCIES = {
 
 def quantiles(histogram: Histogram) -> Quantiles:
     """A histogram in a few numbers."""
-    q = histogram.quantile
-    return Quantiles(histogram.count, histogram.mean, q(0.5), q(0.9), q(0.95), q(0.99))
+    q, finite = histogram.quantile, histogram.bounds[:-1]
+    return Quantiles(
+        histogram.count,
+        histogram.mean,
+        *(q(0.5), q(0.9), q(0.95), q(0.99)),
+        lowest=finite[0] if finite else None,
+        highest=finite[-1] if finite else None,
+    )
 
 
 def distribution(histogram: Histogram | None, at: float, why: Reason) -> Distribution:
@@ -60,15 +66,14 @@ def replica(memory: ReplicaMemory, settings: PolicySettings, now: float) -> Repl
     latest, target = memory.latest, memory.target
     state, detail = _state(memory, settings, now)
     missing = _why_missing(memory, state, now)
-    frozen = any(w.active for kind, w in memory.watches.items() if kind in ("stalled", "frozen-gauges"))
     if latest is None or isinstance(missing, Unknown):
         nothing = missing or Unknown(Reason.NOT_SCRAPED, now)
         load, latency, engines = unknown_load(nothing), unknown_latency(nothing), {}
         gone: Reason | None = nothing.reason
     else:
-        load = _load(memory, settings, frozen)
+        load = _load(memory, settings)
         latency = _latency(memory)
-        engines = {name: _engine(latest, name, memory, frozen) for name in latest.engines}
+        engines = {name: _engine(latest, name, memory.disbelieved) for name in latest.engines}
         gone = None
     return ReplicaSnapshot(
         name=target.name,
@@ -126,10 +131,10 @@ def _state(memory: ReplicaMemory, settings: PolicySettings, now: float) -> tuple
     if failure is not None and failure.reason is Reason.NOT_AN_ENGINE:
         return ReplicaState.NOT_AN_ENGINE, failure.detail
     if stale(memory, settings, now):
-        detail = failure.detail if failure else f"no page for {now - memory.latest.at:.0f} s"
+        detail = failure.detail if failure else "its pages have stopped coming"
         return ReplicaState.UNREACHABLE, detail
     if asleep(memory.latest):
-        return ReplicaState.ASLEEP, "every engine sleeps"
+        return ReplicaState.ASLEEP, "every engine of it sleeps"
     return ReplicaState.UP, failure.detail if failure else ""
 
 
@@ -154,28 +159,30 @@ def _why_missing(memory: ReplicaMemory, state: ReplicaState, now: float) -> Unkn
     return None
 
 
-def _load(memory: ReplicaMemory, settings: PolicySettings, frozen: bool) -> Load:
+def _load(memory: ReplicaMemory, settings: PolicySettings) -> Load:
     latest = memory.latest
     assert latest is not None
     quality = Quality.LOWER_BOUND if memory.partial else Quality.EXACT
     base = _rate_base(memory, settings)
 
     def gauge(name: str) -> Number:
-        if frozen:
-            return Unknown(Reason.FROZEN, latest.at, "stands still while nothing moves")
-        values = _values(latest, name)
+        values = _values(latest, name, memory.disbelieved)
+        missing = len(values) < len(_values(latest, name))
         if not values:
-            return Unknown(growth.why_unknown((latest,), name), latest.at)
-        return Known(max(values) if name == "kv_usage" else sum(values), latest.at, quality)
+            why = Reason.FROZEN if missing else growth.why_unknown((latest,), name)
+            return Unknown(why, latest.at, "stands still while nothing moves" if missing else "")
+        value = max(values) if name == "kv_usage" else sum(values)
+        return Known(value, latest.at, Quality.LOWER_BOUND if missing else quality)
 
     def rate(name: str) -> Number:
         return _rate(base, latest, growth.over_engines(base, latest, name) if base else None, name, quality)
 
     waiting = gauge("waiting")
-    usages = _values(latest, "kv_usage")
+    usages = _values(latest, "kv_usage", memory.disbelieved)
     mean = gauge("kv_usage")
-    if isinstance(mean, Known):
-        mean = Known(sum(usages) / len(usages), latest.at, quality)
+    if isinstance(mean, Known):  # a mean over some of the engines is no bound of the whole
+        partly = Quality.EXACT if mean.quality is Quality.EXACT else Quality.ESTIMATE
+        mean = Known(sum(usages) / len(usages), latest.at, partly)
     return Load(
         running=gauge("running"),
         waiting=waiting,
@@ -190,8 +197,8 @@ def _load(memory: ReplicaMemory, settings: PolicySettings, frozen: bool) -> Load
     )
 
 
-def _values(mark: Mark, name: str) -> list[float]:
-    return [s.numbers[name] for s in mark.units.values() if name in s.numbers]
+def _values(mark: Mark, name: str, without: frozenset[str] = frozenset()) -> list[float]:
+    return [s.numbers[name] for unit, s in mark.units.items() if name in s.numbers and unit not in without]
 
 
 def _rate_base(memory: ReplicaMemory, settings: PolicySettings) -> Mark | None:
@@ -210,7 +217,9 @@ def _rate(base: Mark | None, latest: Mark, grown: float | None, name: str, quali
     if base is None:
         return Unknown(Reason.FIRST_SAMPLE, latest.at, "a rate needs two pages")
     if grown is None:
-        return Unknown(growth.why_unknown((latest, base), name), latest.at)
+        return Unknown(
+            Reason.RESTARTED if base.fresh else growth.why_unknown((latest, base), name), latest.at
+        )
     return Known(grown / (latest.at - base.at), latest.at, quality)
 
 
@@ -236,7 +245,7 @@ def _waiting_tokens(memory: ReplicaMemory, waiting: Number) -> Number:
     if waiting.value == 0:
         return Known(0.0, waiting.at, Quality.ESTIMATE)
     lately = growth.merged(memory.marks[0], latest, "prompt_len")
-    ever = growth.merged(Mark(0.0), latest, "prompt_len")
+    ever = growth.merged(Mark(0.0, fresh=True), latest, "prompt_len")
     for lengths in (lately, ever):
         if lengths is not None and lengths.mean is not None:
             return Known(waiting.value * lengths.mean, waiting.at, Quality.ESTIMATE)
@@ -271,13 +280,13 @@ def _latency(memory: ReplicaMemory) -> Latency:
     )
 
 
-def _engine(mark: Mark, name: str, memory: ReplicaMemory, frozen: bool) -> EngineLoad:
-    signals = mark.unit(name)
+def _engine(mark: Mark, name: str, disbelieved: frozenset[str]) -> EngineLoad:
+    signals, frozen = mark.unit(name), name in disbelieved
     return EngineLoad(*(_gauge(signals, n, mark.at, frozen) for n in ("running", "waiting", "kv_usage")))
 
 
 def _gauge(signals: Signals, name: str, at: float, frozen: bool) -> Number:
-    if frozen and stall.busy(signals):
+    if frozen:
         return Unknown(Reason.FROZEN, at)
     if name in signals.numbers:
         return Known(signals.numbers[name], at)

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     UNSUPPORTED = "unsupported"  # this engine has no such metric in any version
     NOT_A_NUMBER = "not-a-number"
     NOT_FINITE = "not-finite"
+    IMPOSSIBLE = "impossible"  # a number that cannot be: a count below 0, a ratio over 1, buckets that fall
     NO_TRAFFIC = "no-traffic"  # a ratio or a quantile of nothing
     TOO_FEW = "too-few"  # some, but too few to say
     FIRST_SAMPLE = "first-sample"  # a rate needs two

@@ -7,7 +7,9 @@ Rules of this file: a name starts with `controlplane_`, ends with its unit (`_to
 that), and labels are bounded: they come from the configuration, from discovery or from a closed set of
 codes, never from a page of an engine or from a request. Pools and replicas have families of their own,
 because a sum over a family that held both would count everything twice. A reading that is unknown has
-no sample in its family; `controlplane_reading_unknown` then says why.
+no sample in its family; `controlplane_reading_unknown` then says why. Neither has one that is only a lower
+bound, because whoever scales on it would take a part for the whole: its reason is `partial`, and
+`controlplane_reading_lower_bound` has what is known of it.
 """
 
 from enum import StrEnum
@@ -133,6 +135,12 @@ _FLEET = (
         "",
         *("pool", "replica", "signal", "reason"),
     ),
+    _gauge(
+        "reading_lower_bound",
+        "At least this much, in the unit of the signal: a part of what it is made of is missing.",
+        "",
+        *("pool", "replica", "signal"),
+    ),
     _gauge("omitted_pools", "Pools without series of their own: there are too many.", "pools"),
     _gauge("omitted_replicas", "Replicas without series of their own: there are too many.", "replicas"),
 )
@@ -190,6 +198,11 @@ _REPLICA = (
         *("pool", "replica", "trend"),
     ),
     _counter("replica_restarts", "Restarts of the engine since the journal began.", "pool", "replica"),
+    _counter(
+        "replica_scrape_failures",
+        "Pages that were not read since the daemon's start.",
+        *("pool", "replica"),
+    ),
     _gauge(
         "replica_last_scrape_timestamp_seconds",
         "Unix time of the last page that was read; its age is time() minus this.",

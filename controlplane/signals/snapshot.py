@@ -13,7 +13,11 @@ Number: TypeAlias = Known[float] | Unknown
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """A distribution in a few numbers (seconds or tokens); None where `count` observations can't say."""
+    """A distribution in a few numbers (seconds or tokens); None where `count` observations can't say.
+
+    `lowest` and `highest` are the first and last finite bucket edge: a quantile at or under the one, or at
+    the other, is only known to lie beyond it.
+    """
 
     count: float
     mean: float | None
@@ -21,6 +25,8 @@ class Quantiles(msgspec.Struct, frozen=True):
     p90: float | None
     p95: float | None
     p99: float | None
+    lowest: float | None = None
+    highest: float | None = None
 
 
 Distribution: TypeAlias = Known[Quantiles] | Unknown
@@ -56,7 +62,7 @@ class Goodput(msgspec.Struct, frozen=True):
     failed: float = 0.0
     shed: float = 0.0
     gave_up: float = 0.0
-    tokens: float = 0.0
+    tokens: float | None = 0.0
     good_requests: Interval | None = None
     good_requests_point: float | None = None
     good_tokens: Interval | None = None

@@ -16,7 +16,8 @@ class Objective(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """The daemon at one moment. Counts are since its start, times are Unix seconds.
 
-    `scrapes` counts by result: "ok" or the reason of the failure. `decisions` counts by (action,
+    `scrapes` counts by result: "ok" or the reason of the failure; `scrape_failures` counts the failed ones
+    of each replica. `decisions` counts by (action,
     reason code), `events` by kind. `troubles` are sentences about what stands wrong with the daemon
     itself just now (a journal that cannot be written, a reload that was refused); empty when all is well.
     """
@@ -29,6 +30,7 @@ class Status(msgspec.Struct, frozen=True):
     misfires: int = 0
     missed_scrapes: int = 0
     scrapes: dict[str, int] = {}
+    scrape_failures: dict[str, int] = {}
     dropped_samples: int = 0
     journal_writes: int = 0
     journal_failures: int = 0

@@ -15,9 +15,17 @@ import msgspec
 from controlplane.signals.reading import Reason
 
 LIMIT_BYTES = 16 * 1024 * 1024
-"""Largest page that is read, after decompression; a page of 1,000 data-parallel engines is half of it."""
+"""Largest page that is read, after decompression; pages within the other bounds are smaller."""
 
-_METRICS_TYPES = ("text/plain", "application/openmetrics-text")
+_OPENMETRICS = "application/openmetrics-text"
+_METRICS_TYPES = ("text/plain", _OPENMETRICS)
+_HINTS = {
+    404: "; SGLang prints metrics only with --enable-metrics, Ollama never does (say engine: ollama)",
+    501: "; llama.cpp prints metrics only with --metrics",
+}
+_JSON_HINT = "; the metrics page of TensorRT-LLM is /prometheus/metrics"
+_JSON = "JSON"
+_LAST_BYTES = 64
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The first line of an exposition: a comment, `name{`, `name value`, or the quoted form `{"name",` (a JSON
@@ -52,7 +60,7 @@ def judge(
 ) -> Judgement:
     """Judge a whole HTTP answer. `headers` may be in any case; `body` may be gzip or decompressed already."""
     if status != 200:
-        return _failed(f"HTTP status {status}")
+        return _failed(not_ok(status))
     page = _unpacked(body, limit_bytes)
     if isinstance(page, Bad):
         return page
@@ -63,10 +71,45 @@ def judge(
     called = f"content type {_quoted(content_type)}" if content_type else "no content type"
     if not _EXPOSITION.match(page):
         packed = f", content encoding {_quoted(encoding)}" if encoding else ""
-        return _failed(f"not metrics but {_nature(page)} ({called}{packed})")
-    if content_type.split(";")[0].strip().lower() in _METRICS_TYPES:
+        nature = _nature(page)
+        hint = _JSON_HINT if nature == _JSON else ""
+        return _failed(f"not metrics but {nature} ({called}{packed}){hint}")
+    if _bare(content_type) in _METRICS_TYPES:
         return Good(page)
-    return Good(page, (f"{called}: read all the same, the body is a page of metrics",))
+    # Without its text: a target that calls its page something else each time makes no new warning each time.
+    odd = "the content type is not one of metrics" if content_type else "no content type"
+    return Good(page, (f"{odd}: read all the same, the body is a page of metrics",))
+
+
+def not_ok(status: int) -> str:
+    """A sentence part on an HTTP status that is not 200, where a page of metrics was asked for."""
+    return f"HTTP status {status}{_HINTS.get(status, '')}"
+
+
+def cut(page: bytes, headers: Mapping[str, str]) -> str:
+    """Why a page that was judged good is not whole; empty where it is.
+
+    Both formats end each line with a line feed, but for the last one of OpenMetrics, which is `# EOF`.
+    """
+    *_, last = page[-_LAST_BYTES:].rstrip(b"\r\n").rpartition(b"\n")
+    if last.strip() == b"# EOF":
+        return ""
+    if not page.endswith(b"\n"):
+        return "the page was cut short: its last line has no end"
+    content_type = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
+    if _bare(content_type) == _OPENMETRICS:
+        return "the page was cut short: an OpenMetrics page ends with # EOF"
+    return ""
+
+
+def light(body: bytes, limit_bytes: int) -> bytes | None:
+    """The body, unpacked, if it has at most so many bytes; None where it has more, or is no whole gzip."""
+    page = _unpacked(body, limit_bytes)
+    return page if isinstance(page, bytes) else None
+
+
+def _bare(content_type: str) -> str:
+    return content_type.split(";", maxsplit=1)[0].strip().lower()
 
 
 def _failed(detail: str) -> Bad:
@@ -83,7 +126,7 @@ def _nature(body: bytes) -> str:
     if start.startswith(b"<"):
         return "a page of HTML or XML"
     if start.startswith((b"{", b"[")):
-        return "JSON"
+        return _JSON
     return "something else"
 
 

@@ -4,11 +4,12 @@
 other name too, so that a page's version is the same whoever looks.
 """
 
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from controlplane.sources.dialects import SERVER, Dialect, Row, dialect, engines
+from controlplane.sources.dialects import SERVER, Combine, Dialect, Row, dialect, engines
 
 Role: TypeAlias = Literal["value", "bucket", "sum", "count", "witness"]
 
@@ -19,7 +20,8 @@ TICK_SIGNALS = frozenset(
         "prefix_hits_total", "prefix_queries_total", "preemptions_total",
         "prompt_tokens_total", "generation_tokens_total", "finished_total", "rejected_total",
         "ttft", "tpot", "itl", "e2e", "queue_time", "prefill_time", "decode_time", "inference_time",
-        "prompt_len", "generation_len", "step_tokens",
+        "prompt_len", "generation_len",
+        "step_tokens", "step_time", "decode_steps_total", "realtime_tokens_total",
         "http_inference_requests", "start_time",
     }
 )  # fmt: skip
@@ -95,7 +97,8 @@ class Catalog:
 def extra_row(name: str) -> Row:
     """The rule for a name that a user asked for: counts add up, of anything else the highest counts."""
     counted = name.endswith(("_total", "_count", "_sum", "_bucket"))
-    return Row(name=name, kind="any", signal=name, over="sum" if counted else "max")
+    over: Combine = "sum" if counted else "max"
+    return Row(name=name, kind="any", signal=name, over=over, least=-math.inf, most=math.inf)
 
 
 @cache

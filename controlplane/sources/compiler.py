@@ -36,6 +36,15 @@ from controlplane.sources.version import VersionRange, version_range
 MOST_ENGINES = 1024
 """Data-parallel engines that are read from one page; nobody runs as many."""
 
+MOST_MODELS = 64
+"""Models of one page that are named: an engine and its adapters."""
+
+MOST_PARTS = 64
+"""Parts into which one signal is split; further label values are put together as "other"."""
+
+LONGEST_LABEL = 1024
+"""Characters of a label value that are kept."""
+
 
 class Found(NamedTuple):
     """One series of the page under one meaning: `at` is its place in the layout."""
@@ -51,17 +60,27 @@ class Stranger(NamedTuple):
     detail: str
 
 
-def compile_plan(catalog: Catalog, layout: Layout) -> Plan | Stranger:
-    """Find the engine that prints this page, and where each of its signals is."""
-    return _Compiler(catalog, layout).plan()
+def some(count: int, counted: bool) -> str:
+    """How many, or only that there are some: a warning that is told once must not name a changing number."""
+    return str(count) if counted else "some"
+
+
+def compile_plan(catalog: Catalog, layout: Layout, *, counted: bool = False) -> Plan | Stranger:
+    """Find the engine that prints this page, and where each of its signals is.
+
+    Warnings have numbers in them only where they are `counted`.
+    """
+    return _Compiler(catalog, layout, counted).plan()
 
 
 class _Compiler:
     """Works out the plan of one layout; used once."""
 
-    def __init__(self, catalog: Catalog, layout: Layout) -> None:
+    def __init__(self, catalog: Catalog, layout: Layout, counted: bool) -> None:
         self.catalog = catalog
+        self.counted = counted
         self.warnings: list[str] = []
+        self.loose: dict[str, None] = {}
         self.found: dict[str, dict[Row, list[Found]]] = defaultdict(lambda: defaultdict(list))
         self.copies: dict[str, int] = defaultdict(int)
         self._find(layout)
@@ -88,24 +107,29 @@ class _Compiler:
         for engine in self.engine_ids:
             builders[engine].missing(signal for signal in CORE_SIGNALS if signal not in shared)
         placed = {signal for builder in builders.values() for signal in builder.signals}
-        self._warn(versions, placed)
+        models = tuple(dict.fromkeys(m for f in own if (m := f.labels.get(self.table.model_label))))
+        self._warn(versions, placed, len(models))
         self.warnings += [text for builder in builders.values() for text in builder.warnings]
         return Plan(
             dialect=self.table,
             version=str(versions),
-            models=tuple(dict.fromkeys(m for f in own if (m := f.labels.get(self.table.model_label)))),
+            models=models[:MOST_MODELS],
             engines={engine: builders[engine].scope() for engine in self.engine_ids},
             server=builders[SERVER].scope(),
+            loose=tuple(self.loose),
             warnings=tuple(dict.fromkeys(self.warnings)),
         )
 
-    def _warn(self, versions: VersionRange, placed: set[str]) -> None:
+    def _warn(self, versions: VersionRange, placed: set[str], models: int) -> None:
         """Say what is odd about the page as a whole."""
         for engine in sorted(self.found.keys() - {SERVER, self.table.engine}):
-            count, title = self._series_of(engine), dialect(engine).title
+            count, title = some(self._series_of(engine), self.counted), dialect(engine).title
             self.warnings.append(f"{count} series of {title} on a page of {self.table.title} are left out")
-        for who, count in self.copies.items():
+        for who, copies in self.copies.items():
+            count = some(copies, self.counted)
             self.warnings.append(f"{count} series are copies by {who} and are left out")
+        if models > MOST_MODELS:
+            self.warnings.append(f"over {MOST_MODELS} models on one page: only {MOST_MODELS} are named")
         if not versions.possible:
             self.warnings.append(f"the names on the page belong to no single version of {self.table.title}")
         # Gauges may be missing as long as an engine has had nothing to do: then all of them are.
@@ -121,8 +145,13 @@ class _Compiler:
         """Sort the series by engine and row; say which are there twice."""
         seen: set[tuple[int, Role, tuple[tuple[str, str], ...]]] = set()
         twice = 0
+        too_long = False
         for at, series in enumerate(layout.series):
             labels = dict(series.labels)
+            for label, value in labels.items():
+                if len(value) > LONGEST_LABEL:
+                    labels[label] = value[:LONGEST_LABEL]
+                    too_long = True
             for use in self.catalog.uses.get(series.name, ()):
                 if not self._genuine(use, labels):
                     continue
@@ -133,7 +162,11 @@ class _Compiler:
                 seen.add(identity)
                 self.found[use.dialect.engine][use.row].append(Found(use.role, labels, at))
         if twice:
-            self.warnings.append(f"{twice} series are on the page twice: the first counts")
+            self.warnings.append(
+                f"{some(twice, self.counted)} series are on the page twice: the first counts"
+            )
+        if too_long:
+            self.warnings.append(f"label values over {LONGEST_LABEL} characters were cut")
 
     def _genuine(self, use: Use, labels: dict[str, str]) -> bool:
         """False for a bare name that could be anyone's, and for the engine's figures told by another."""
@@ -154,7 +187,7 @@ class _Compiler:
         ids = {found.labels.get(label, "") for rows in self.rows.values() for found in rows} - {""}
         in_order = sorted(ids, key=lambda text: (not text.isdigit(), len(text), text))
         if len(in_order) > MOST_ENGINES:
-            self.warnings.append(f"{len(in_order)} engines on one page: only {MOST_ENGINES} are read")
+            self.warnings.append(f"over {MOST_ENGINES} engines on one page: only {MOST_ENGINES} are read")
         return in_order[:MOST_ENGINES] or ["0"]
 
     def _all_rows(self) -> Iterable[Row]:
@@ -176,6 +209,8 @@ class _Compiler:
                 by_scope[self._scope(row, found.labels)].append(found)
             for scope in by_scope.keys() & builders.keys():
                 builders[scope].add(row, by_scope[scope])
+            if row.observed == "sooner":
+                self.loose[signal] = None
             return
 
     def _could_count(self, row: Row) -> bool:
@@ -260,7 +295,11 @@ class _ScopeBuilder:
         parts: dict[str, list[Found]] = defaultdict(list)
         for found in series:
             value = found.labels.get(row.by, "")
-            parts[_status_class(value) if row.by_class else value].append(found)
+            part_name = _status_class(value) if row.by_class else value
+            if part_name not in parts and len(parts) >= MOST_PARTS:
+                part_name = "other"
+                self.warnings.append(f"{row.name} has over {MOST_PARTS} values of {row.by}: more are other")
+            parts[part_name].append(found)
         numbers = tuple((value, _one_number(row, part)) for value, part in parts.items())
         self.steps.append(Split(row.signal, numbers, not row.value_of))
 
@@ -287,7 +326,7 @@ def _usable(row: Row, found: Found) -> bool:
         return False
     if row.path_label and found.labels.get(row.path_label, "").rstrip("/") not in INFERENCE_PATHS:
         return False
-    return row.kind != "fact" or _finite(found.labels.get(row.label, ""))
+    return row.kind != "fact" or _countable(found.labels.get(row.label, ""))
 
 
 def _one_number(row: Row, series: list[Found]) -> Number:
@@ -298,7 +337,7 @@ def _one_number(row: Row, series: list[Found]) -> Number:
         key = tuple(item for item in found.labels.items() if not (repeats and item[0] == "pid"))
         groups[key].append(found.at)
     places = tuple(tuple(group) for group in groups.values())
-    return Number(row.signal, row.over, row.scale, row.disabled, places)
+    return Number(row.signal, row.over, row.scale, row.disabled, places, row.least, row.most)
 
 
 def _one_part(row: Row, series: list[Found]) -> Part | None:
@@ -346,6 +385,6 @@ def _bound(text: str) -> float | None:
     return bound if bound == math.inf or abs(bound) <= ABSURD else None
 
 
-def _finite(text: str) -> bool:
+def _countable(text: str) -> bool:
     bound = _bound(text)
-    return bound is not None and math.isfinite(bound)
+    return bound is not None and 0 <= bound < math.inf

@@ -1,11 +1,12 @@
 """From a page to a scrape: which engine printed it, which version that can be, and what it says."""
 
 import re
+from collections.abc import Iterable
 
 from controlplane.signals.reading import Reason
-from controlplane.signals.samples import Scrape, ScrapeFailure
+from controlplane.signals.samples import Scrape, ScrapeFailure, Signals
 from controlplane.sources.catalog import Catalog
-from controlplane.sources.compiler import Stranger, compile_plan
+from controlplane.sources.compiler import Stranger, compile_plan, some
 from controlplane.sources.dialects import engines
 from controlplane.sources.exposition import Layout, Page
 from controlplane.sources.plan import ABSURD, Plan, not_measured
@@ -16,10 +17,15 @@ _NAME = re.compile(rb"^[ \t]*([A-Za-z_:][\w:]*)[ \t]*[{ \t]", re.MULTILINE)
 
 
 class Translator:
-    """Translates the pages of one target. What a layout means is worked out once and kept while it lasts."""
+    """Translates the pages of one target. What a layout means is worked out once and kept while it lasts.
 
-    def __init__(self, catalog: Catalog) -> None:
+    Warnings say how many series or samples they are about only where they are `counted`: the daemon tells
+    each text once, so there they must come from a small set.
+    """
+
+    def __init__(self, catalog: Catalog, *, counted: bool = False) -> None:
         self._catalog = catalog
+        self._counted = counted
         self._layout: Layout | None = None
         self._plan: Plan | Stranger = Stranger("")
 
@@ -39,7 +45,7 @@ class Translator:
         the first metrics on it. `warnings` are what was odd about the answer.
         """
         if page.layout is not self._layout:
-            self._plan = compile_plan(self._catalog, page.layout)
+            self._plan = compile_plan(self._catalog, page.layout, counted=self._counted)
             self._layout = page.layout
         plan = self._plan
         if isinstance(plan, Stranger):
@@ -47,7 +53,10 @@ class Translator:
         bad: frozenset[int] = frozenset()
         if page.non_finite or max(page.values) > ABSURD or min(page.values) < -ABSURD:
             bad = not_measured(page.values)
-            warnings = (*warnings, f"{len(bad)} samples are NaN or infinite and were left out")
+            count = some(len(bad), self._counted)
+            warnings = (*warnings, f"{count} samples are NaN or infinite and were left out")
+        engines = {name: scope.signals(page.values, bad) for name, scope in plan.engines.items()}
+        server = plan.server.signals(page.values, bad)
         return Scrape(
             target=target,
             at=at,
@@ -55,10 +64,23 @@ class Translator:
             engine=plan.dialect.engine,
             version=plan.version,
             models=plan.models,
-            engines={name: scope.signals(page.values, bad) for name, scope in plan.engines.items()},
-            server=plan.server.signals(page.values, bad),
-            warnings=warnings + plan.warnings,
+            engines=engines,
+            server=server,
+            warnings=warnings + _impossible((*engines.values(), server)) + plan.warnings,
+            loose=plan.loose,
+            gauges_lag=plan.dialect.gauges_lag,
         )
+
+
+def _impossible(scopes: Iterable[Signals]) -> tuple[str, ...]:
+    """A warning for each signal with a value that cannot be."""
+    signals = dict.fromkeys(
+        signal for scope in scopes for signal, reason in scope.unknown.items() if reason is Reason.IMPOSSIBLE
+    )
+    return tuple(
+        f"{signal} is left out: a value is impossible (below 0, too large, or buckets that fall)"
+        for signal in signals
+    )
 
 
 def _no_engine(page: Page, body: bytes, stranger: Stranger) -> str:

@@ -51,12 +51,21 @@ _LABELS: Final = re.compile(rf'(?:({_LABEL}|"{_INSIDE}"){_GAP}={_GAP})?+"({_INSI
 _ESCAPE: Final = re.compile(r'\\([\\n"])')
 _EXCERPT_CHARS: Final = 80
 
+MOST_LINES: Final = 50_000
+MOST_SERIES: Final = 20_000
+LONGEST_LINE: Final = 64 * 1024
+"""Bounds of a page: lines, wanted series, characters of a line. A page over one of them is refused."""
+
 
 class ExpositionError(ValueError):
     """The body is not an exposition page; the message says where and why, with a short quotation.
 
     It is the only exception that reading raises because of what the body holds.
     """
+
+
+class UnfamiliarError(Exception):
+    """The page differs from the one before in more than numbers, and was not to be read then."""
 
 
 class Series(NamedTuple):
@@ -121,10 +130,17 @@ class Reader:
         self._names: dict[str, str] = {}  # the one copy of each wanted name, "" for the others
         self._known = _Known([], [], [], [], Layout(()), 0)
 
-    def read(self, body: bytes | str) -> Page:
-        """Read one page. ExpositionError if any line is malformed; the reader is then as it was before."""
+    def read(self, body: bytes | str, *, quickly: bool = False) -> Page:
+        """Read one page. ExpositionError if any line is malformed; the reader is then as it was before.
+
+        Where it is to be read `quickly` and more than numbers differs from the page before, UnfamiliarError:
+        to learn a page may take a hundred times longer than to patch it.
+        """
         lines = _lines(body)
-        known = self._known = self._patch(lines) or self._learn(lines)
+        known = self._patch(lines)
+        if known is None and quickly:
+            raise UnfamiliarError
+        known = self._known = known or self._learn(lines)
         # The caller gets a list of its own: what it does to it must not reach the next page.
         return Page(known.layout, known.values.copy(), known.samples, _non_finite(known.values))
 
@@ -173,6 +189,8 @@ class Reader:
             samples += 1
             prefixes[place] = prefix
             if series is not _UNWANTED:
+                if len(values) == MOST_SERIES:
+                    raise ExpositionError(f"the page has over {MOST_SERIES} series that are wanted")
                 slots[place] = len(values)
                 found.append(series)
                 values.append(value)
@@ -223,6 +241,9 @@ class Reader:
 
 
 def _lines(body: bytes | str) -> list[str]:
+    """The lines of a page that is not too long."""
+    if (body.count(b"\n") if isinstance(body, bytes) else body.count("\n")) > MOST_LINES:
+        raise ExpositionError(f"the page has over {MOST_LINES} lines")
     if isinstance(body, bytes):
         try:
             body = body.decode()
@@ -230,7 +251,11 @@ def _lines(body: bytes | str) -> list[str]:
             raise ExpositionError(f"not UTF-8 at byte {error.start}: {error.reason}") from None
     if "\r" in body:
         body = body.replace("\r\n", "\n").removesuffix("\r")
-    return body.split("\n")
+    lines = body.split("\n")
+    longest = max(map(len, lines))
+    if longest > LONGEST_LINE:
+        raise ExpositionError(f"a line has {longest} characters, over the limit of {LONGEST_LINE}")
+    return lines
 
 
 def _is_comment(line: str) -> bool:

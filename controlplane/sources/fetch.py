@@ -22,10 +22,14 @@ import msgspec
 from yarl import URL
 
 from controlplane import __version__
+from controlplane.sources.answer import not_ok
 from controlplane.sources.secrets import Credentials, SecretError
 from controlplane.sources.settings import TlsSettings
 from controlplane.sources.tls import TlsContexts, TlsError
 from controlplane.sources.urls import shown
+
+METRICS = "text/plain;version=0.0.4"
+"""What to accept where a page of metrics is asked for."""
 
 MAX_REDIRECTS = 3
 _REDIRECTS = {301, 302, 303, 307, 308}
@@ -143,7 +147,7 @@ class Client:
                 allow_redirects=False,
             ) as response:
                 if response.status not in _REDIRECTS:
-                    return await _answer(response, trail, errand.max_body_bytes)
+                    return await _answer(response, trail, errand)
                 location = response.headers.get("Location", "")
             refusal = trail.follow(location)
             if refusal:
@@ -187,17 +191,18 @@ class _Trail:
         return Failed(kind, f"{where}: {cause}")
 
 
-async def _answer(response: aiohttp.ClientResponse, trail: _Trail, max_body_bytes: int) -> Answer | Failed:
+async def _answer(response: aiohttp.ClientResponse, trail: _Trail, errand: Errand) -> Answer | Failed:
     """The whole body, or why there is none. A body cut short raises aiohttp.ClientPayloadError."""
     if response.status != 200:
-        return trail.failed(FailureKind.STATUS, f"HTTP status {response.status}")
-    too_large = FailureKind.TOO_LARGE, f"the body is over {max_body_bytes} bytes"
-    if (response.content_length or 0) > max_body_bytes:
+        told = not_ok(response.status) if errand.accept == METRICS else f"HTTP status {response.status}"
+        return trail.failed(FailureKind.STATUS, told)
+    too_large = FailureKind.TOO_LARGE, f"the body is over {errand.max_body_bytes} bytes"
+    if (response.content_length or 0) > errand.max_body_bytes:
         return trail.failed(*too_large)
     chunks, size = [], 0
     while chunk := await response.content.readany():
         size += len(chunk)
-        if size > max_body_bytes:
+        if size > errand.max_body_bytes:
             return trail.failed(*too_large)
         chunks.append(chunk)
     return Answer(response.headers, b"".join(chunks))

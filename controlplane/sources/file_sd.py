@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from controlplane.sources.last_good import Found, Trouble
-from controlplane.sources.urls import engine_url
+from controlplane.sources.urls import engine_url, shown
 
 LIMIT_BYTES = 8 * 1024 * 1024
 """Largest discovery file that is read: 10,000 targets are 1 MB."""
@@ -108,5 +108,5 @@ def _groups(path: str, body: bytes) -> list[_Group]:
 
 def _address(target: str) -> str:
     if "/" in target:
-        raise ValueError(f"target {target[:100]!r} is not host:port")
+        raise ValueError(f"target {shown(target)[:100]!r} is not host:port")
     return target

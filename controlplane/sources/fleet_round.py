@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+import msgspec
+
 from controlplane.signals.reading import Reason, Unknown
 from controlplane.signals.samples import Scrape, ScrapeFailure, Signals, Target
 from controlplane.sources.catalog import Catalog
@@ -222,16 +224,10 @@ def _honest(
         row = engine.rule(signal) or server.rule(signal)
         if row is not None:
             (of_server if row.scope == "server" else of_engine)[signal] = reason
-    return Scrape(
-        target=scrape.target,
-        at=scrape.at,
-        seconds=scrape.seconds,
-        engine=scrape.engine,
-        version=scrape.version,
-        models=scrape.models,
+    return msgspec.structs.replace(
+        scrape,
         engines={name: _without(signals, of_engine) for name, signals in scrape.engines.items()},
         server=_without(scrape.server, of_engine | of_server),
-        warnings=scrape.warnings,
         partial=partial,
     )
 

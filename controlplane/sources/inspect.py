@@ -7,11 +7,11 @@ A signal is `{"value": number}`, a distribution `{"count", "sum", "mean", "p50",
 import math
 from typing import Any
 
-from controlplane.signals.counter import increase, process_restarted, went_back
+from controlplane.signals.counter import process_restarted, went_back
 from controlplane.signals.histogram import Histogram, merge
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Scrape, ScrapeFailure, Signals
-from controlplane.sources.answer import Good, judge
+from controlplane.sources.answer import Good, cut, judge
 from controlplane.sources.catalog import CORE_SIGNALS, Catalog, extra_row, full
 from controlplane.sources.dialect import Translator
 from controlplane.sources.dialects import SERVER, Row, dialect
@@ -46,12 +46,17 @@ def read_page(
     answer = judge(status, headers, body)
     if not isinstance(answer, Good):
         return ScrapeFailure(name, at, answer.reason, answer.detail)
+    warnings = answer.warnings
+    if why := cut(answer.body, headers):
+        if http:
+            return ScrapeFailure(name, at, Reason.SCRAPE_FAILED, why)
+        warnings = (*warnings, why)  # a file may have been cut by an editor
     try:
         page = Reader(catalog.wanted).read(answer.body)
     except ExpositionError as error:
         return ScrapeFailure(name, at, Reason.SCRAPE_FAILED, str(error))
-    return Translator(catalog).translate(
-        page, answer.body, target=name, at=at, seconds=0.0, warnings=answer.warnings
+    return Translator(catalog, counted=True).translate(
+        page, answer.body, target=name, at=at, seconds=0.0, warnings=warnings
     )
 
 
@@ -95,11 +100,20 @@ def inspect(
     }
     if gap is not None:
         out["restarted"] = gap.restarted
+        if gap.without:
+            warnings.append(
+                f"no growth of {', '.join(gap.without)}: a part of it is new, or fell without a restart"
+            )
     return out
 
 
 class _Gap:
-    """The time between two pages of one server."""
+    """The time between two pages of one server.
+
+    Rules as in the daemon. The start times say whether the process is another one, and only where one of them
+    is not known a counter that fell does. Within one process a counter that fell (a series left the page) or
+    was not there before has no growth; nothing is known of a sum of which a part has none.
+    """
 
     def __init__(self, before: Scrape, after: Scrape, interval_seconds: float | None) -> None:
         self.before = {**before.engines, SERVER: before.server}
@@ -108,9 +122,11 @@ class _Gap:
         if self.seconds is None:
             self.warnings.append("rates are unknown: the time between the two pages is not known")
         starts = [page.server.numbers.get("start_time") for page in (before, after)]
+        self.without: dict[str, None] = {}  # signals that some engine has no growth of
         self.restarted = process_restarted(*starts)
         if self.restarted:
             self.warnings.append(f"restarted: the process start time went from {starts[0]} to {starts[1]}")
+        if None not in starts:
             return
         fallen = self._fallen(after)
         self.restarted = fallen is not None
@@ -118,14 +134,18 @@ class _Gap:
             self.warnings.append(f"restarted: {fallen}")
 
     def increase(self, scope: str, signal: str, value: float) -> float | None:
-        """Growth of a counter; None if the page before did not have it."""
+        """Growth of a counter; None where it is not known."""
+        if self.restarted:
+            return value
         then = self.before.get(scope, Signals()).numbers.get(signal)
-        return None if then is None else increase(then, value, restarted=self.restarted)
+        return None if then is None or went_back(then, value) else value - then
 
     def growth(self, scope: str, signal: str, histogram: Histogram) -> Histogram | None:
-        """What was observed in between; None if the page before did not have the distribution."""
+        """What was observed in between; None where it is not known."""
+        if self.restarted:
+            return histogram
         then = self.before.get(scope, Signals()).histograms.get(signal)
-        return None if then is None else histogram.growth(then, restarted=self.restarted)
+        return None if then is None else histogram.minus(then)
 
     def _fallen(self, after: Scrape) -> str | None:
         """The first counter that is lower than before: a process that died takes all of them with it."""
@@ -207,7 +227,9 @@ def _number(name: str, rule: Row, numbers: dict[str, float], gap: _Gap | None) -
     if gap is not None and rule.kind == "counter":
         increases = [gap.increase(scope, name, value) for scope, value in numbers.items()]
         known = [grown for grown in increases if grown is not None]
-        if known:
+        if len(known) < len(increases):
+            gap.without[name] = None
+        elif known:
             out["increase"] = sum(known)
             if gap.seconds:
                 out["rate"] = sum(known) / gap.seconds
@@ -219,7 +241,9 @@ def _distribution(name: str, histograms: dict[str, Histogram], gap: _Gap | None)
     if gap is not None:
         growths = [gap.growth(scope, name, histogram) for scope, histogram in histograms.items()]
         known = [growth for growth in growths if growth is not None]
-        if known:
+        if len(known) < len(growths):
+            gap.without[name] = None
+        elif known:
             out["window"] = _quantiles(merge(known))
     return out
 

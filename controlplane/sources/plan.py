@@ -1,19 +1,19 @@
 """How to read the pages of one layout: where each value is. Worked out once in `compiler.py`.
 
-A value that is NaN, infinite or absurd makes its signal unknown and is never part of a sum. A histogram can
-do without its sum: only the mean is unknown then.
+A value that is NaN, infinite or absurd makes its signal unknown and is never part of a sum; so does one that
+cannot be (a count below 0, a ratio over 1, buckets that fall). A histogram can do without its sum: only the
+mean is unknown then.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from controlplane.signals.histogram import Histogram, merge
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Signals
-from controlplane.sources.dialects import Combine, Dialect
+from controlplane.sources.dialects import MOST_COUNTED, Combine, Dialect
 
 Values: TypeAlias = Sequence[float]
 
@@ -41,7 +41,8 @@ class Read(NamedTuple):
 class Number(NamedTuple):
     """A signal from one or several series.
 
-    `groups` are combined by `over`; within a group stand repetitions, of which the highest counts.
+    `groups` are combined by `over`; within a group stand repetitions, of which the highest counts. Printed
+    values lie from `least` to `most`, but for `disabled`.
     """
 
     signal: str
@@ -49,11 +50,14 @@ class Number(NamedTuple):
     scale: float
     disabled: float | None
     groups: tuple[tuple[int, ...], ...]
+    least: float = 0.0
+    most: float = MOST_COUNTED
 
     @property
     def is_plain(self) -> bool:
-        """Whether the signal is one value as printed."""
-        return self.scale == 1 and self.disabled is None and len(self.groups) == len(self.groups[0]) == 1
+        """Whether the signal is one value as printed, a count like most."""
+        is_count = (self.scale, self.disabled, self.least, self.most) == (1, None, 0, MOST_COUNTED)
+        return is_count and len(self.groups) == len(self.groups[0]) == 1
 
     def value(self, read: Read) -> float | Reason:
         """The figure, or why there is none."""
@@ -61,7 +65,11 @@ class Number(NamedTuple):
         if reason:
             return reason
         value = combine(self.over, [max(read.values[i] for i in group) for group in self.groups])
-        return Reason.UNAVAILABLE if value == self.disabled else value * self.scale
+        if value == self.disabled:
+            return Reason.UNAVAILABLE
+        if not all(self.least <= read.values[i] <= self.most for group in self.groups for i in group):
+            return Reason.IMPOSSIBLE
+        return value * self.scale
 
     def read(self, read: Read) -> None:
         value = self.value(read)
@@ -97,12 +105,14 @@ class Part(NamedTuple):
     total: tuple[int, ...]
     scale: float
 
-    def histogram(self, values: Values) -> Histogram:
-        """Counts made cumulative: the engine may observe between the printing of two buckets."""
-        counts = tuple(accumulate([values[i] for i in self.counts], max))
+    def histogram(self, values: Values) -> Histogram | None:
+        """None where the counts cannot be: they are cumulative on every page that an engine prints."""
+        counts = [values[i] for i in self.counts]
+        if counts[0] < 0 or counts[-1] > MOST_COUNTED or counts != sorted(counts):
+            return None
         total = sum(values[i] for i in self.total) * self.scale
-        known = bool(self.total) and abs(total) <= ABSURD
-        return Histogram(self.bounds, counts, total if known else None)
+        known = bool(self.total) and 0 <= total <= ABSURD
+        return Histogram(self.bounds, tuple(counts), total if known else None)
 
 
 class Distribution(NamedTuple):
@@ -115,7 +125,12 @@ class Distribution(NamedTuple):
         reason = read.trouble(i for part in self.parts for i in part.counts)
         if reason:
             read.signals.unknown[self.signal] = reason
-        elif whole := merge([part.histogram(read.values) for part in self.parts]):
+            return
+        histograms = [part.histogram(read.values) for part in self.parts]
+        whole = merge(histogram for histogram in histograms if histogram is not None)
+        if whole is None or None in histograms:
+            read.signals.unknown[self.signal] = Reason.IMPOSSIBLE
+        else:
             read.signals.histograms[self.signal] = whole
 
 
@@ -162,16 +177,18 @@ class Scope(NamedTuple):
 
     def signals(self, values: Values, bad: frozenset[int]) -> Signals:
         """The signals of one page; `bad` are the places of the values that are no measurements."""
-        numbers = {signal: value for (signal, _), value in zip(self.plain, self.pick(values), strict=True)}
+        picked = self.pick(values)
+        numbers = {signal: value for (signal, _), value in zip(self.plain, picked, strict=True)}
         signals = Signals(numbers | self.facts, {}, {}, dict(self.unknown))
         read = Read(values, bad, signals)
         for step in self.steps:
             step.read(read)
-        if bad:
+        if bad or min(picked, default=0.0) < 0 or max(picked, default=0.0) > MOST_COUNTED:
             for signal, place in self.plain:
-                if reason := read.trouble((place,)):
+                reason = read.trouble((place,))
+                if reason or not 0 <= values[place] <= MOST_COUNTED:
                     del signals.numbers[signal]
-                    signals.unknown[signal] = reason
+                    signals.unknown[signal] = reason or Reason.IMPOSSIBLE
         return signals
 
 
@@ -183,6 +200,7 @@ class Plan(NamedTuple):
     models: tuple[str, ...]
     engines: dict[str, Scope]
     server: Scope
+    loose: tuple[str, ...]
     warnings: tuple[str, ...]
 
 

@@ -14,17 +14,34 @@ import traceback
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
+from typing import Protocol
+
+import msgspec
 
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Scrape, ScrapeFailure, Target
-from controlplane.sources.fetch import Answer, Errand, Failed, FailureKind, Fetch
+from controlplane.sources.answer import light
+from controlplane.sources.exposition import UnfamiliarError
+from controlplane.sources.fetch import METRICS, Answer, Errand, Failed, FailureKind, Fetch
 from controlplane.sources.settings import ScrapeSettings
 
-PageReader: TypeAlias = Callable[[Answer, float, float], Scrape | ScrapeFailure]
-"""(answer, Unix time of its arrival, seconds that it took) -> what it says. Remembers its target's pages."""
+
+class PageReader(Protocol):
+    """Reads the answers of one target, one at a time, and remembers its pages."""
+
+    def __call__(
+        self, answer: Answer, at: float, seconds: float, *, quickly: bool = False
+    ) -> Scrape | ScrapeFailure:
+        """What an answer says that arrived at Unix time `at` after `seconds`.
+
+        UnfamiliarError where it is to be read `quickly` and cannot be.
+        """
+        ...
+
 
 CALLS_PER_INTERVAL = 20
 """How often in an interval `poll_due` should be called; under half of it, turns are missed."""
@@ -33,8 +50,9 @@ CONCURRENT_SCRAPES = 512
 """Most scrapes under way at once; each may hold a whole body in memory and one open file."""
 
 _AT_ONCE = 16  # so many targets may be asked at once
+_LIGHT_BYTES = 256 * 1024  # pages up to this size are read in the event loop, where only their numbers moved
 _KEPT_ROUNDS = 4  # results kept, in rounds of all targets, while nobody takes them
-_ACCEPT = {"auto": ("text/plain;version=0.0.4", "gzip"), "ollama": ("application/json", "identity")}
+_ACCEPT = {"auto": (METRICS, "gzip"), "ollama": ("application/json", "identity")}
 _SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, math.inf)
 
 
@@ -49,13 +67,11 @@ class PollCounts:
     results: dict[str, int] = field(default_factory=dict)
     missed_turns: int = 0
     dropped: int = 0
-    body_bytes: int = 0
     total_seconds: float = 0.0
     _seconds: list[int] = field(default_factory=lambda: [0] * len(_SECONDS_BOUNDS))
 
-    def ended(self, result: str, seconds: float, body_bytes: int) -> None:
+    def ended(self, result: str, seconds: float) -> None:
         self.results[result] = self.results.get(result, 0) + 1
-        self.body_bytes += body_bytes
         self.total_seconds += seconds
         self._seconds[bisect_left(_SECONDS_BOUNDS, seconds)] += 1
 
@@ -109,6 +125,7 @@ class Poller:
         }
         self._polled: dict[str, _Polled] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slow-pages")
         self._results: list[Scrape | ScrapeFailure] = []
 
     def set_targets(self, targets: tuple[Target, ...], now: float) -> None:
@@ -168,6 +185,7 @@ class Poller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _turn_after(self, time_: float, phase: float) -> float:
         """The first turn of that phase at or after a monotonic time."""
@@ -189,22 +207,38 @@ class Poller:
         answer = await self._fetch(polled.target.url, polled.errand)
         seconds, at = self._monotonic() - started, self._wall()
         if isinstance(answer, Failed):
-            self.counts.ended(answer.kind, seconds, 0)
+            self.counts.ended(answer.kind, seconds)
             return _failure(polled.target, at, answer.detail)
-        return self._read(polled, answer, at, seconds)
-
-    def _read(self, polled: _Polled, answer: Answer, at: float, seconds: float) -> Scrape | ScrapeFailure:
-        try:
-            result = polled.read(answer, at, seconds)
-            kind = "ok" if isinstance(result, Scrape) else FailureKind.CONTENT
-        except Exception as error:  # one odd page must not cost the others
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-            kind = FailureKind.OWN_FAULT
-            result = _failure(polled.target, at, f"cannot be read: {type(error).__name__} at {place}")
-        self.counts.ended(kind, seconds, len(answer.body))
+        # What a target prints must not hold up the others: only what is quick is read in the event loop.
+        page = light(answer.body, _LIGHT_BYTES)
+        read = None
+        if page is not None:
+            answer = msgspec.structs.replace(answer, body=page)
+            read = _read(polled, answer, at, seconds, quickly=True)
+        if read is None:
+            slowly = partial(_read, polled, answer, at, seconds, quickly=False)
+            read = await asyncio.get_running_loop().run_in_executor(self._thread, slowly)
+        assert read is not None
+        result, kind = read
+        self.counts.ended(kind, seconds)
         return result
 
 
 def _failure(target: Target, at: float, detail: str) -> ScrapeFailure:
     return ScrapeFailure(target.name, at, Reason.SCRAPE_FAILED, detail)
+
+
+def _read(
+    polled: _Polled, answer: Answer, at: float, seconds: float, *, quickly: bool
+) -> tuple[Scrape | ScrapeFailure, str] | None:
+    """What an answer says, and how that counts; None where it cannot be read quickly."""
+    try:
+        result = polled.read(answer, at, seconds, quickly=quickly)
+        return result, "ok" if isinstance(result, Scrape) else FailureKind.CONTENT
+    except UnfamiliarError:
+        return None
+    except Exception as error:  # one odd page must not cost the others
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        detail = f"cannot be read: {type(error).__name__} at {place}"
+        return _failure(polled.target, at, detail), FailureKind.OWN_FAULT

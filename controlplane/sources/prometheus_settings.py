@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from controlplane.signals.units import Duration, duration_text
 from controlplane.sources.secrets import Credentials
 from controlplane.sources.settings import TlsSettings
-from controlplane.sources.urls import engine_url, shown
+from controlplane.sources.urls import base_url
 
 
 class PrometheusSettings(BaseModel):
@@ -33,9 +33,7 @@ class PrometheusSettings(BaseModel):
     @field_validator("url")
     @classmethod
     def _base(cls, url: str) -> str:
-        base = engine_url(url, "http", "").rstrip("/")
-        if "?" in base:
-            raise ValueError(f"{shown(url)}: a query API's URL has no ?query")
+        base = base_url(url, "a query API's URL")
         return base.removesuffix("/api/v1/query").removesuffix("/api/v1")
 
     @field_validator("selector")

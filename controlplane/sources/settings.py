@@ -7,7 +7,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, mo
 
 from controlplane.signals.units import Duration, duration_text
 from controlplane.sources.secrets import Credentials, Secret
-from controlplane.sources.urls import engine_url, shown
+from controlplane.sources.urls import base_url, engine_url, shown
 
 OLLAMA_PATH = "/api/ps"
 _DISCOVERY_SUFFIXES = (".json", ".yml", ".yaml")
@@ -23,9 +23,9 @@ class TlsSettings(_Strict):
 
     ca_file: Path | None = Field(None, description="trust these authorities, not the system's")
     cert_file: Path | None = Field(None, description="our own certificate")
-    key_file: Path | None = None
+    key_file: Path | None = Field(None, description="its private key")
     server_name: str | None = Field(None, description="the name that the certificate must have")
-    insecure_skip_verify: bool = False
+    insecure_skip_verify: bool = Field(False, description="trust whoever answers")
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
@@ -40,7 +40,7 @@ class TlsSettings(_Strict):
 class ScrapeSettings(_Strict):
     """How engines are scraped."""
 
-    interval: Duration = Field(5.0, gt=0)
+    interval: Duration = Field(5.0, ge=0.1, le=600, description="from one page of an engine to the next")
     timeout: Duration = Field(4.0, gt=0, description="for the whole page, redirects included")
     path: str = Field("/metrics", pattern=r"^/[^?#\s]*$", description="where a target's URL names no path")
     max_body: ByteSize = Field(ByteSize(8 * 1024 * 1024), gt=0, description="also after decompression")
@@ -66,12 +66,12 @@ class TargetSettings(_Strict):
     without one. `engine: ollama` marks engines that have no metrics page.
     """
 
-    static: tuple[str, ...] | None = Field(None, min_length=1)
-    file_sd: tuple[str, ...] | None = Field(None, min_length=1)
-    dns: str | None = None
-    record: Literal["A", "AAAA", "SRV"] = "A"
-    scheme: Literal["http", "https"] = "http"
-    engine: Literal["auto", "ollama"] = "auto"
+    static: tuple[str, ...] | None = Field(None, min_length=1, description="URLs, or HOST:PORT")
+    file_sd: tuple[str, ...] | None = Field(None, min_length=1, description="patterns of file names")
+    dns: str | None = Field(None, description="NAME:PORT, or NAME for SRV")
+    record: Literal["A", "AAAA", "SRV"] = Field("A", description="A, AAAA or SRV")
+    scheme: Literal["http", "https"] = Field("http", description="of targets written without one")
+    engine: Literal["auto", "ollama"] = Field("auto", description="auto reads it off the page; or ollama")
 
     @field_validator("static")
     @classmethod
@@ -120,10 +120,7 @@ class GatewaySettings(_Strict):
     @field_validator("url")
     @classmethod
     def _base(cls, url: str) -> str:
-        base = engine_url(url, "http", "").rstrip("/")
-        if "?" in base:
-            raise ValueError(f"{shown(url)}: a gateway's URL has no ?query")
-        return base
+        return base_url(url, "a gateway's URL")
 
 
 def _exactly_one(what: str, **choices: object) -> None:

@@ -6,6 +6,7 @@ target keeps its name as long as it is there.
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from itertools import count
 
 import msgspec
 
@@ -15,14 +16,14 @@ from controlplane.sources.dns_sd import RESOLVE_SECONDS, DnsName, Resolver, Syst
 from controlplane.sources.file_sd import DiscoveryFiles
 from controlplane.sources.last_good import Found, LastGood, Trouble
 from controlplane.sources.settings import ScrapeSettings, TargetSettings
-from controlplane.sources.urls import engine_url, host_and_port
+from controlplane.sources.urls import engine_url, host_and_port, shown
 
 LIMIT = 10_000
 """Most targets of a fleet; further ones are left out, which is told."""
 
 
 class Discovered(msgspec.Struct, frozen=True):
-    """What one look found: the whole new list, None where it is the old one; and what is to be told."""
+    """What one look found: the whole list (None where it is that of the look before), what is to be told."""
 
     targets: tuple[Target, ...] | None
     events: tuple[Event, ...]
@@ -94,6 +95,7 @@ class Discovery:
         resolver: Resolver | None = None,
     ) -> None:
         self.targets: tuple[Target, ...] = ()
+        self._looked = False
         self._pools = {
             name: _Pool(settings, scrape, resolver or SystemResolver()) for name, settings in pools.items()
         }
@@ -114,8 +116,9 @@ class Discovery:
             if (oddity.kind, oddity.target) not in self._told
         ]
         self._told = told
-        changed = targets != self.targets
-        self.targets = targets
+        # Also an empty first list is news: who starts again may remember targets that are gone.
+        changed = targets != self.targets or not self._looked
+        self.targets, self._looked = targets, True
         return Discovered(targets if changed else None, tuple(events))
 
     def _put_together(self) -> tuple[tuple[Target, ...], list[_Oddity]]:
@@ -129,8 +132,9 @@ class Discovery:
                 wanted = found.pool or name
                 home, _ = homes.setdefault(found.url, (wanted, pool.engine))
                 if home != wanted:
-                    sentence = f"{found.url} is in the pools {home} and {wanted}: it counts in {home} only"
-                    oddities.append(_Oddity("target-in-two-pools", found.url, sentence))
+                    url = shown(found.url)
+                    sentence = f"{url} is in the pools {home} and {wanted}: it counts in {home} only"
+                    oddities.append(_Oddity("target-in-two-pools", url, sentence))
         if len(homes) > LIMIT:
             sentence = f"{len(homes)} targets were found, only the first {LIMIT} are watched"
             oddities.append(_Oddity("too-many-targets", "fleet", sentence))
@@ -138,14 +142,23 @@ class Discovery:
         return tuple(Target(name, homes[url][0], url, homes[url][1]) for url, name in names.items()), oddities
 
     def _names(self, urls: list[str]) -> dict[str, str]:
-        """A unique name for each URL: `host:port`, with more of the URL where several share that."""
+        """A unique name for each URL: `host:port`, with more of the URL where several share that.
+
+        Never its query, which may be secret: what differs in nothing else is numbered.
+        """
         old = {target.url: target.name for target in self.targets}
         names = {url: old[url] for url in urls if url in old}
         taken = set(names.values())
         for url in urls:
             if url not in names:
-                plain = host_and_port(url)
-                choices = (plain, f"{plain}/{url.split('/', 3)[3]}", url)
-                names[url] = next(name for name in choices if name not in taken)
+                names[url] = next(name for name in _choices(url) if name not in taken)
                 taken.add(names[url])
         return {url: names[url] for url in urls}
+
+
+def _choices(url: str) -> Iterator[str]:
+    plain, whole = host_and_port(url), shown(url)
+    yield plain
+    yield f"{plain}/{whole.split('/', 3)[3]}"
+    yield whole
+    yield from (f"{whole} ({number})" for number in count(2))

@@ -5,6 +5,7 @@ import re
 from urllib.parse import SplitResult, urlsplit
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_AUTHORITY = re.compile(r"(\[[^\]]*\]|[^:/]*)(:\d*)?(/|$)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _LONGEST = 2048
 
@@ -33,24 +34,34 @@ def host_and_port(url: str) -> str:
     return f"{host}:{parts.port or _DEFAULT_PORTS[parts.scheme]}"
 
 
+def base_url(text: str, what: str) -> str:
+    """The whole URL of a server below which paths are asked for; `what` it is goes into the ValueError."""
+    base = engine_url(text, "http", "").rstrip("/")
+    if "?" in base:
+        raise ValueError(f"{shown(text)}: {what} has no ?query")
+    return base
+
+
 def shown(url: str) -> str:
-    """A URL as it may stand in a message: without user, password, query and fragment."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
+    """A URL, or what someone took for one, as it may stand in a message or a name.
+
+    Without user, password, query and fragment; whatever stands before an `@` may be a password.
+    """
+    visible = re.split(r"[?#]", url, maxsplit=1)[0]
+    scheme, separator, rest = visible.rpartition("://")
+    rest = rest.rpartition("@")[2]
+    # A password with `?` or `#` in it ends the visible part too early, in what then looks like a port.
+    if "@" in url[len(visible) :] and not _AUTHORITY.match(rest):
         return "(not a URL)"
-    authority = parts.netloc.rpartition("@")[2]
-    if not parts.scheme or not authority:  # `user:pass@host` without a scheme is read as a path
-        return url.rpartition("@")[2].partition("?")[0][:_LONGEST]
-    return f"{parts.scheme}://{authority}{parts.path}"[:_LONGEST]
+    return f"{scheme.rpartition('@')[2]}{separator}{rest}"[:_LONGEST]
 
 
 def _split(text: str) -> SplitResult:
     try:
         parts = urlsplit(text)
         _ = parts.port  # a port is only read when it is asked for
-    except ValueError as error:
-        raise ValueError(f"{shown(text)}: not a URL ({error})") from None
+    except ValueError:  # whose text may repeat what stands where a port belongs: a piece of a password
+        raise ValueError(f"{shown(text)}: not a URL (host or port cannot be read)") from None
     return parts
 
 

@@ -1,5 +1,6 @@
 """Numbers as people read them: three digits that mean something, and a unit that fits."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
@@ -29,6 +30,18 @@ def seconds(value: float) -> str:
             return "0 s" if value == 0 else f"{value / size:.{_decimals(value / size)}f} {unit}"
     days = value / 86400.0
     return f"{days:.{_decimals(days)}f} d"
+
+
+def within(value: float, lowest: float | None, highest: float | None, words: Callable[[float], str]) -> str:
+    """A quantile in `words`, as far as a histogram with these finite bounds can tell: `<300 ms`, `>60 s`.
+
+    Under its lowest bound, and over its highest, a histogram knows no more than that.
+    """
+    if highest is not None and value >= highest:
+        return f">{words(highest)}"
+    if lowest is not None and lowest > 0 and value <= lowest:
+        return f"<{words(lowest)}"
+    return words(value)
 
 
 def age(value: float) -> str:

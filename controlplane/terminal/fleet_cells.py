@@ -17,11 +17,10 @@ from controlplane.api.shapes import (
     Pool,
     Replica,
 )
-from controlplane.signals.reading import Reason
+from controlplane.signals.reading import Quality, Reason
 from controlplane.signals.snapshot import Denominator, ReplicaState, Trend
-from controlplane.terminal.figures import age, count, percent, seconds
+from controlplane.terminal.figures import age, count, percent, seconds, within
 
-WIDE = 104  # terminals from here on get more columns
 OLD_SECONDS = 20.0
 _GOODPUT_CELLS = 8
 _KV_CELLS = 4
@@ -39,9 +38,11 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
+    """`spare` columns are left out where there is no room, those with the highest number first."""
+
     title: str
     cell: Callable[[Row], Text]
-    wide: bool = False  # only where there is room
+    spare: int = 0
     left: bool = False
 
 
@@ -51,12 +52,20 @@ def _known(number: Number) -> float | None:
 
 def _figure(number: Number, style: str = "") -> Text:
     value = _known(number)
-    return _DASH.copy() if value is None else Text(count(value), style=style if value else "dim")
+    if value is None:
+        return _DASH.copy()
+    return Text(_at_least(number) + count(value), style=style if value else "dim")
 
 
 def _ratio(number: Number) -> Text:
     value = _known(number)
-    return _DASH.copy() if value is None else Text(percent(value))
+    return _DASH.copy() if value is None else Text(_at_least(number) + percent(value))
+
+
+def _at_least(number: Number) -> str:
+    """The mark of a figure that a part is missing from."""
+    lower = isinstance(number, KnownNumber) and number.quality is Quality.LOWER_BOUND
+    return "≥" if lower else ""
 
 
 def _kv(load: Load) -> Text:
@@ -64,7 +73,8 @@ def _kv(load: Load) -> Text:
     if value is None:
         return _DASH.copy()
     style = "red" if value >= _KV_FULL else "yellow" if value >= _KV_HIGH else "green"
-    return Text.assemble((_bar(value, _KV_CELLS).ljust(_KV_CELLS), style), f" {percent(value):>4}")
+    words = _at_least(load.kv_usage) + percent(value)
+    return Text.assemble((_bar(value, _KV_CELLS).ljust(_KV_CELLS), style), f" {words:>4}")
 
 
 def _bar(ratio: float, cells: int) -> str:
@@ -107,16 +117,24 @@ def _interval(low: float, high: float) -> str:
 
 def _p95(latency: Latency, name: str, objective: Objective | None) -> Text:
     reading: Distribution = getattr(latency, name)
-    value = reading.value.p95 if isinstance(reading, KnownDistribution) else None
-    if value is None:
+    if not isinstance(reading, KnownDistribution) or reading.value.p95 is None:
         return _DASH.copy()
+    value = reading.value.p95
     limit = None if objective is None else getattr(objective, f"{name}_seconds")
-    return Text(seconds(value).replace(" ", ""), style="red" if limit is not None and value > limit else "")
+    words = within(value, reading.value.lowest, reading.value.highest, seconds).replace(" ", "")
+    return Text(words, style="red" if limit is not None and value > limit else "")
 
 
 def _preemptions(of: Pool | Replica) -> Text:
     sustained = isinstance(of, Replica) and of.preemption_trend is Trend.SUSTAINED
     return _figure(of.load.preemptions_per_second, style="red" if sustained else "yellow")
+
+
+def _failures(row: Row) -> Text:
+    if isinstance(row.of, Pool):
+        return Text()
+    failures = row.of.scrape_failures
+    return Text(count(failures), style="yellow" if failures else "dim")
 
 
 def _age(row: Row) -> Text:
@@ -133,12 +151,13 @@ COLUMNS = (
     Column("RUN", lambda row: _figure(row.of.load.running)),
     Column("WAIT", lambda row: _figure(row.of.load.waiting, style="yellow")),
     Column("KV", lambda row: _kv(row.of.load)),
-    Column("IN/s", lambda row: _figure(row.of.load.prompt_tokens_per_second), wide=True),
-    Column("OUT/s", lambda row: _figure(row.of.load.generation_tokens_per_second)),
-    Column("HIT", lambda row: _ratio(row.of.load.prefix_hit_ratio), wide=True),
-    Column("QUEUE95", lambda row: _p95(row.of.latency, "queue_time", None), wide=True),
+    Column("IN/s", lambda row: _figure(row.of.load.prompt_tokens_per_second), spare=6),
+    Column("OUT/s", lambda row: _figure(row.of.load.generation_tokens_per_second), spare=3),
+    Column("HIT", lambda row: _ratio(row.of.load.prefix_hit_ratio), spare=7),
+    Column("QUEUE95", lambda row: _p95(row.of.latency, "queue_time", None), spare=5),
     Column("TTFT95", lambda row: _p95(row.of.latency, "ttft", row.objective)),
     Column("TPOT95", lambda row: _p95(row.of.latency, "tpot", row.objective)),
-    Column("PRE/s", lambda row: _preemptions(row.of)),
-    Column("AGE", _age),
+    Column("PRE/s", lambda row: _preemptions(row.of), spare=2),
+    Column("FAILS", _failures, spare=4),
+    Column("AGE", _age, spare=1),
 )

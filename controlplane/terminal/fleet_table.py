@@ -18,9 +18,10 @@ from controlplane.signals.decision import Severity
 from controlplane.signals.snapshot import Denominator, ReplicaState
 from controlplane.signals.units import duration_text
 from controlplane.terminal.figures import age, percent, plain
-from controlplane.terminal.fleet_cells import COLUMNS, OLD_SECONDS, WIDE, Column, Row
+from controlplane.terminal.fleet_cells import COLUMNS, OLD_SECONDS, Row
 
 _SHORTEST_NAME = 12
+_READABLE_NAME = 24  # as much of a name as columns give way for
 _LEAST_ROOM = 4
 _MOST_LINES_BELOW = 3  # of one sentence
 _MOST_GOALS = 3
@@ -144,16 +145,13 @@ class _Group(NamedTuple):
 
 
 def _table(view: View, width: int, room: int | None) -> list[Text]:
-    columns = [column for column in COLUMNS if width >= WIDE or not column.wide]
-    groups = _groups(view, columns, width, room)
+    groups = _groups(view, width, room)
     if not groups:
         return [Text("there are no pools yet: discovery has found no target", style="dim")]
     lines = [line for group in groups for line in (group.head, *group.lines)]
-    widths = [
-        max(len(column.title), *(line.cells[i].cell_len for line in lines))
-        for i, column in enumerate(columns)
-    ]
     longest = max(line.name.cell_len for line in lines)
+    shown, widths = _fitting(lines, width)
+    columns = [COLUMNS[i] for i in shown]
     name_width = max(_SHORTEST_NAME, min(longest, width - sum(widths) - len(widths)))
 
     def laid_out(name: Text, cells: Sequence[Text]) -> Text:
@@ -170,7 +168,7 @@ def _table(view: View, width: int, room: int | None) -> list[Text]:
     for group in groups:
         for line in (group.head, *group.lines):
             name = line.name if longest <= name_width else line.short
-            out += [laid_out(name, line.cells), *line.below]
+            out += [laid_out(name, [line.cells[i] for i in shown]), *line.below]
         if hidden := group.replicas - len(group.lines):
             words = f" … {hidden} more, none worse" if group.lines else f" … {hidden} replicas"
             out.append(Text(words, style="dim"))
@@ -180,7 +178,25 @@ def _table(view: View, width: int, room: int | None) -> list[Text]:
     return out
 
 
-def _groups(view: View, columns: Sequence[Column], width: int, room: int | None) -> list[_Group]:
+def _fitting(lines: Sequence[_Line], width: int) -> tuple[list[int], list[int]]:
+    """Which of COLUMNS there is room for beside the names, and their widths: a readable name comes first."""
+    widths = [
+        max(len(column.title), *(line.cells[i].cell_len for line in lines))
+        for i, column in enumerate(COLUMNS)
+    ]
+    whole, short = (
+        max(names) for names in zip(*((x.name.cell_len, x.short.cell_len) for x in lines), strict=True)
+    )
+    names = max(_SHORTEST_NAME, whole if whole <= _READABLE_NAME else min(short, _READABLE_NAME))
+    shown = list(range(len(COLUMNS)))
+    for i in sorted((i for i in shown if COLUMNS[i].spare), key=lambda i: -COLUMNS[i].spare):
+        if names + sum(widths[i] + 1 for i in shown) <= width:
+            break
+        shown.remove(i)
+    return shown, [widths[i] for i in shown]
+
+
+def _groups(view: View, width: int, room: int | None) -> list[_Group]:
     """The pools, the worst first, with as many of the worst replicas as `room` lines hold."""
     inside = {
         pool.name: [replica for replica in view.replicas if replica.pool == pool.name]
@@ -188,16 +204,14 @@ def _groups(view: View, columns: Sequence[Column], width: int, room: int | None)
     }
     ends = {name: _common_end([replica.name for replica in replicas]) for name, replicas in inside.items()}
     groups = {
-        pool.name: _Group(
-            _line(Row(pool, pool.objective, view.now), columns, width), [], len(inside[pool.name])
-        )
+        pool.name: _Group(_line(Row(pool, pool.objective, view.now), width), [], len(inside[pool.name]))
         for pool in sorted(view.fleet.pools, key=_pool_badness)
     }
     objectives = {pool.name: pool.objective for pool in view.fleet.pools}
     free = None if room is None else room - 1 - sum(group.lines_needed for group in groups.values())
     for replica in sorted((one for replicas in inside.values() for one in replicas), key=_badness):
         group = groups[replica.pool]
-        line = _line(Row(replica, objectives[replica.pool], view.now), columns, width, ends[replica.pool])
+        line = _line(Row(replica, objectives[replica.pool], view.now), width, ends[replica.pool])
         if free is not None:
             last = len(group.lines) + 1 == group.replicas  # then nobody needs to be told of more
             if free + last < 1:
@@ -208,7 +222,7 @@ def _groups(view: View, columns: Sequence[Column], width: int, room: int | None)
     return list(groups.values())
 
 
-def _line(row: Row, columns: Sequence[Column], width: int, common_end: str = "") -> _Line:
+def _line(row: Row, width: int, common_end: str = "") -> _Line:
     of = row.of
     if isinstance(of, Pool):
         style = "green" if of.replicas_up == of.replicas else "yellow" if of.replicas_up else "red"
@@ -218,7 +232,7 @@ def _line(row: Row, columns: Sequence[Column], width: int, common_end: str = "")
     else:
         name = Text.assemble(" ", _dot(of), " ", plain(of.name))
         short = Text.assemble(" ", _dot(of), " ", plain(of.name.removesuffix(common_end)))
-    return _Line(name, short, tuple(column.cell(row) for column in columns), _below(row, width))
+    return _Line(name, short, tuple(column.cell(row) for column in COLUMNS), _below(row, width))
 
 
 def _dot(replica: Replica) -> tuple[str, str]:

@@ -8,9 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from controlplane.terminal.figures import count, moment, percent, plain, seconds
+from controlplane.terminal.figures import count, moment, percent, plain, seconds, within
 
 Json = Mapping[str, Any]
+Edges = tuple[float, float]
+"""The first and the last finite bucket edge of a histogram."""
 
 _MOST_PARTS = 8  # of a signal that is split by a label
 _NAMED_UNITS = {
@@ -52,15 +54,15 @@ def figure(value: float | None, unit: str) -> str:
     return moment(value) if unit == "Unix time" else count(value)
 
 
-def page(out: Json, name: str) -> RenderableType:
-    """The whole answer of `inspect` about the page called `name`."""
+def page(out: Json, name: str, edges: Mapping[str, Edges]) -> RenderableType:
+    """The whole answer of `inspect` about the page called `name`; `edges` are those of its histograms."""
     parts: list[RenderableType] = [_title(out, name)]
     parts += [Text(f"! {plain(warning)}", style="yellow") for warning in out["warnings"]]
     numbers, distributions, unknown = _sorted(out["signals"])
     if numbers:
         parts += [Text(), _numbers(numbers)]
     if distributions:
-        parts += [Text(), _distributions(distributions)]
+        parts += [Text(), _distributions(distributions, edges)]
     if unknown:
         parts += [Text(), _unknown(unknown)]
     if len(out["engines"]) > 1:
@@ -123,18 +125,25 @@ def _note(signal: Json, unit: str) -> str:
     return ", ".join(notes)
 
 
-def _distributions(signals: Mapping[str, Json]) -> Table:
+def _distributions(signals: Mapping[str, Json], edges: Mapping[str, Edges]) -> Table:
     windowed = any("window" in signal for signal in signals.values())
     over = "in between" if windowed else "since the start"
-    quantiles = ("mean", "p50", "p90", "p95", "p99")
-    table = _table(f"distribution {over}", "count", *quantiles)
+    quantiles = ("p50", "p90", "p95", "p99")
+    table = _table(f"distribution {over}", "count", "mean", *quantiles)
     for name, whole in signals.items():
         signal = whole.get("window", whole) if windowed else whole
         unit = unit_of(name)
         label = plain(name) if windowed == ("window" in whole) else f"{plain(name)} (since the start)"
-        row = [figure(signal.get(quantile), unit) for quantile in quantiles]
-        table.add_row(label, count(signal["count"]), *row, style="" if signal["count"] else "dim")
+        row = [_quantile(signal.get(quantile), unit, edges.get(name)) for quantile in quantiles]
+        cells = count(signal["count"]), figure(signal.get("mean"), unit), *row
+        table.add_row(label, *cells, style="" if signal["count"] else "dim")
     return table
+
+
+def _quantile(value: float | None, unit: str, edges: Edges | None) -> str:
+    if value is None or edges is None:
+        return figure(value, unit)
+    return within(value, *edges, lambda known: figure(known, unit))
 
 
 def _unknown(signals: Mapping[str, Json]) -> Table:

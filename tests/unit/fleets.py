@@ -22,7 +22,16 @@ class FakeEngine:
         for name in ("prompt_tokens_total", "generation_tokens_total", "preemptions_total", "finished_total"):
             self.counts[name] = 0
         self.counts["prefix_queries_total"] = self.counts["prefix_hits_total"] = 0
-        for name in ("ttft", "tpot", "e2e", "queue_time", "prefill_time", "prompt_len", "generation_len"):
+        for name in (
+            "ttft",
+            "tpot",
+            "e2e",
+            "queue_time",
+            "prefill_time",
+            "prompt_len",
+            "generation_len",
+            "itl",
+        ):
             self.seen[name] = []
 
     def serve(
@@ -30,7 +39,14 @@ class FakeEngine:
     ) -> None:
         for _ in range(n):
             e2e = ttft + tpot * (output - 1)
-            values = {"ttft": ttft, "tpot": tpot, "e2e": e2e, "queue_time": 0.0, "prefill_time": ttft}
+            values = {
+                "ttft": ttft,
+                "tpot": tpot,
+                "e2e": e2e,
+                "queue_time": 0.0,
+                "prefill_time": ttft,
+                "itl": tpot,
+            }
             lengths = {"prompt_len": prompt, "generation_len": output}
             for name, value in (values | lengths).items():
                 self.seen[name].append(float(value))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.signals.reading import Reason
-from controlplane.sources.answer import Bad, Good, judge
+from controlplane.sources.answer import Bad, Good, cut, judge, light
 from controlplane.sources.http_file import read_http
 
 CAPTURES = sorted((Path(__file__).parents[1] / "data" / "captures").rglob("*.prom"))
@@ -42,8 +42,8 @@ def test_a_metrics_content_type_needs_no_warning(content_type: str) -> None:
     [
         ({}, "no content type"),
         ({"Content-Type": ""}, "no content type"),
-        ({"Content-Type": "text/html"}, "'text/html'"),
-        ({"Content-Type": "application/octet-stream"}, "'application/octet-stream'"),
+        ({"Content-Type": "text/html"}, "the content type is not one of metrics"),
+        ({"Content-Type": "application/octet-stream"}, "the content type is not one of metrics"),
     ],
 )
 def test_a_wrong_label_on_a_good_page_is_one_warning(headers: dict[str, str], said: str) -> None:
@@ -101,9 +101,50 @@ def test_the_text_of_a_foreign_body_is_never_told() -> None:
     assert "token" not in bad(200, TEXT, b"<html>token=s3cret</html>")
 
 
-@pytest.mark.parametrize("status", [204, 206, 301, 401, 404, 500, 503])
+@pytest.mark.parametrize("status", [204, 206, 301, 401, 500, 503])
 def test_any_status_but_200_is_a_failure(status: int) -> None:
     assert bad(status, TEXT, PAGE) == f"HTTP status {status}"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "hint"),
+    [
+        (404, b"not found", "--enable-metrics"),
+        (404, b"not found", "engine: ollama"),
+        (501, b'{"error": {}}', "--metrics"),
+        (200, b'[{"iter": 1}]', "/prometheus/metrics"),
+    ],
+)
+def test_an_engine_without_metrics_is_told_how_to_have_them(status: int, body: bytes, hint: str) -> None:
+    assert hint in bad(status, TEXT, body)
+
+
+OPENMETRICS = {"content-type": "application/openmetrics-text; version=1.0.0"}
+
+
+@pytest.mark.parametrize(
+    ("page", "headers", "whole"),
+    [
+        (PAGE, TEXT, True),
+        (PAGE[:-1], TEXT, False),
+        (PAGE + b"# EOF", TEXT, True),
+        (PAGE + b"# EOF\n", OPENMETRICS, True),
+        (PAGE + b"# EOF", OPENMETRICS, True),
+        (PAGE + b"# EOF\r\n", OPENMETRICS, True),
+        (PAGE, OPENMETRICS, False),
+        (PAGE + b"x" * 100 + b" 1# EOF", OPENMETRICS, False),
+        (b"# EOF", OPENMETRICS, True),
+        (PAGE, {}, True),
+    ],
+)
+def test_a_page_is_whole_if_its_last_line_is(page: bytes, headers: dict[str, str], whole: bool) -> None:
+    assert (cut(page, headers) == "") == whole
+
+
+def test_a_light_body_is_unpacked_and_a_heavy_or_broken_one_is_left() -> None:
+    assert light(PAGE, len(PAGE)) == light(gzip.compress(PAGE), len(PAGE)) == PAGE
+    assert light(PAGE, len(PAGE) - 1) is light(gzip.compress(PAGE), len(PAGE) - 1) is None
+    assert light(gzip.compress(PAGE)[:-9], 1000) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"\n \r\n", gzip.compress(b"")])

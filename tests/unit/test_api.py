@@ -24,7 +24,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from pydantic import ValidationError
 
-from controlplane.api import answers, guard, shapes
+from controlplane.api import answers, connection, guard, shapes
 from controlplane.api import stream as streaming
 from controlplane.api.app import create_app
 from controlplane.api.server import ApiServer, ApiStartError
@@ -412,6 +412,16 @@ async def test_holds_and_overrides(token_file: Path) -> None:
         assert (status, error["error"]["code"]) == (404, "no_such_override")
 
 
+async def test_an_override_of_nothing_is_refused(token_file: Path) -> None:
+    async with serving(token_file=token_file) as api:
+        for scope, name in (("pool", "chatt"), ("replica", "vllm-9:8000"), ("node", "gpu-node-1")):
+            order = {**OVERRIDE, "scope": scope, "name": name}
+            status, error = await api.write("/api/v1/overrides", "PUT", json=order)
+            assert (status, error["error"]["code"]) == (404, f"no_such_{scope}")
+            assert error["error"]["message"] == f"there is no {scope} {name!r}: nothing was overridden"
+        assert api.daemon.ordered == Orders()
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -448,6 +458,13 @@ async def test_bodies_that_are_no_order_are_refused(token_file: Path) -> None:
             status, error = await api.write("/api/v1/hold", "POST", data=body)
             assert status in (400, 422), body
             assert error["error"]["code"] == "invalid"
+
+
+async def test_a_body_that_is_no_json_is_said_to_be_none(token_file: Path) -> None:
+    async with serving(token_file=token_file) as api:
+        _, error = await api.write("/api/v1/hold", "POST", data=b'{"reason": racks}')
+        assert error["error"]["message"].startswith("the body is not JSON: ")
+        assert error["error"]["message"].endswith(" (character 11)")
 
 
 async def test_an_order_that_cannot_be_kept_is_said_not_to_stand(token_file: Path) -> None:
@@ -658,6 +675,59 @@ def test_a_token_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         settings.token()
 
 
+# -- clients that hold on ----------------------------------------------------------------------------
+
+
+async def half_a_request(api: Api) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(api))
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    await writer.drain()
+    return reader, writer
+
+
+async def test_half_sent_requests_do_not_keep_a_probe_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as api:
+        held = [await half_a_request(api) for _ in range(connection.MOST_CONNECTIONS + 8)]
+        for _ in range(3):
+            status, _ = await api.ask("/healthz")
+            assert status == 200
+        assert await asyncio.wait_for(held[0][0].read(), 5) == b"", "the oldest made room"
+        for _, writer in held:
+            writer.close()
+    assert caplog.records == []
+
+
+async def test_a_request_has_some_seconds_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LONGEST_HEAD_SECONDS", 0.2)
+    async with serving() as api:
+        for first in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(api))
+            writer.write(first + b"GET /healthz HT")
+            answer = await asyncio.wait_for(reader.read(), 5)  # ends where the connection is given up
+            assert answer.startswith(b"HTTP/1.1 200") == bool(first)
+            writer.close()
+
+
+async def test_odd_requests_leave_no_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as api:
+        for odd in (b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(api))
+            writer.write(odd)
+            assert b" 400 " in await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+    assert caplog.records == []
+
+
+async def test_head_is_get_without_a_body() -> None:
+    async with serving() as api:
+        for path in ("/", "/healthz", "/metrics", "/api/v1/fleet"):
+            async with api.session.head(api.server.url + path) as answer:
+                assert (answer.status, await answer.read()) == (200, b""), path
+                assert int(answer.headers["content-length"]) > 0
+        async with api.session.head(api.server.url + "/nowhere") as answer:
+            assert answer.status == 404
+
+
 # -- whatever comes --------------------------------------------------------------------------------
 
 _OPENAPI = create_app(FakeDaemon(), ApiSettings()).openapi()
@@ -672,7 +742,7 @@ def test_any_snapshot_gives_valid_json_of_the_documented_shape(
         ("Fleet", answers.fleet_of(seen, orders, how, AT)),
         ("Orders", answers.orders_of(orders)),
     ]
-    shown += [("Replica", answers.replica_of(one, AT)) for one in seen.replicas.values()]
+    shown += [("Replica", answers.replica_of(one, fakes.status(), AT)) for one in seen.replicas.values()]
     for name, answer in shown:
         schema = closed({"$ref": f"#/components/schemas/{name}", "components": _OPENAPI["components"]})
         jsonschema.Draft202012Validator(schema).validate(strict(answer.model_dump_json()))

@@ -17,8 +17,13 @@ from exporters import Exporters
 
 from controlplane import __version__
 from controlplane.cli import cli
+from controlplane.config import load
+from controlplane.daemon.journal import Entry, Journal
 from controlplane.daemon.replay import replay
+from controlplane.policy.memory import Memory
+from controlplane.policy.settings import PolicySettings
 from controlplane.policy.tick import tick
+from controlplane.signals.samples import Samples, Target
 
 CONFIG = """
 pools:
@@ -93,6 +98,8 @@ def test_an_unknown_command_is_a_sentence() -> None:
     [
         (("run",), "nothing to watch: give --target URL or CONFIG (there is no controlplane.yaml here)"),
         (("run", "c.yaml", "--target", "h:1"), "either CONFIG (c.yaml) or --target (h:1), not both"),
+        (("run", "c.yaml", "-c", "d.yaml"), "either CONFIG (c.yaml) or --config (d.yaml), not both"),
+        (("hold", "-c", "d.yaml"), "d.yaml: cannot be read: No such file or directory"),
         (("run", "c.yaml"), "c.yaml: cannot be read: No such file or directory"),
         (
             ("run", "--target", "ftp://h"),
@@ -154,6 +161,23 @@ def test_check_refuses_what_run_would_refuse(here: Path, more: str, sentence: st
         assert said.exit_code == 1
         assert sentence in said.stderr.splitlines()[-1]
     assert (here / "foreign").read_text() == "precious"
+
+
+def test_check_and_run_say_the_same_of_a_damaged_journal(here: Path) -> None:
+    (here / "c.yaml").write_text("pools: {chat: {targets: {static: [h:1]}}}\ndaemon: {journal: j.db}")
+    journal = Journal(load(here / "c.yaml").daemon, tick)
+    samples = Samples(targets=(Target("h:1", "chat", "http://h:1"),))
+    snapshot, decisions, after = tick(samples, Memory(), PolicySettings(), 1e9)
+    journal.append(Entry(1e9, PolicySettings(), samples, decisions, snapshot.events, (), Memory(), after))
+    assert journal.close()
+    assert controlplane("check", "-c", "c.yaml").exit_code == 0
+    with closing(sqlite3.connect(here / "j.db")) as other:
+        other.execute("UPDATE checkpoints SET memory = ?", (b"no zlib",))
+        other.commit()
+    checked, run = controlplane("check", "-c", "c.yaml"), controlplane("run", "-c", "c.yaml")
+    assert checked.exit_code == run.exit_code == 1
+    assert checked.stderr == run.stderr.splitlines(keepends=True)[-1]
+    assert "j.db is damaged (the checkpoint of tick 0 cannot be read" in checked.stderr
 
 
 # -- hold --------------------------------------------------------------------------------------------
@@ -222,6 +246,9 @@ def test_run_from_start_to_stop(here: Path, fleet: Exporters) -> None:
         path.write_text(good.replace("keep_samples", "journal: other.db, keep_samples"))
         daemon.process.send_signal(signal.SIGHUP)
         daemon.logged("daemon.journal cannot change while the daemon runs (from var/journal.db to other.db)")
+        path.write_text(good.replace("api: {", "api: {token_file: tok, "))
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.logged("api.token_file cannot change while the daemon runs (from nothing to tok): restart it")
         path.write_text(good)
 
         with DaemonProcess(here) as second:

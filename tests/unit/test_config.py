@@ -1,5 +1,8 @@
 """The configuration: what is right is put together, what is wrong is told, each with its line and value."""
 
+import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from controlplane.config import Config, ConfigError, load, parse, without_file
 from controlplane.explain import explanation, off_edge
 
 PATH = Path("etc/controlplane.yaml")
+ROOT = Path(__file__).parents[2]
 
 WHOLE = """
 pools:
@@ -269,10 +273,11 @@ def test_objectives_between_bucket_edges_are_told_with_their_neighbours() -> Non
         "pool chat: tpot 35ms lies between bucket edges of vLLM (next to it: 25ms and 50ms): "
         "goodput will be a wide interval",
     ]
-    config = parse("pools: {chat: {targets: {static: [h:1]}, slo: {ttft: 1h, tpot: 1ms}}}", PATH)
-    assert ["next to it: 2560s)" in off_edge(config)[0], "next to it: 10ms)" in off_edge(config)[1]] == [
-        True
-    ] * 2
+    config = parse("pools: {chat: {targets: {static: [h:1]}, slo: {ttft: 9m, tpot: 1ms}}}", PATH)
+    assert [
+        "next to it: 160s and 640s)" in off_edge(config)[0],
+        "next to it: 10ms)" in off_edge(config)[1],
+    ] == [True] * 2
 
 
 def test_an_explanation_names_all_that_would_be_touched_or_kept() -> None:
@@ -290,3 +295,21 @@ def test_an_explanation_names_all_that_would_be_touched_or_kept() -> None:
         "API: [::1]:9090, orders with the token of /run/token",
     ):
         assert part in said
+
+
+def test_a_tick_that_would_lose_pages_is_refused_with_both_values() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(LEAST + "\nscrape: {interval: 1s, timeout: 500ms}\ndaemon: {tick: 4s}", PATH)
+    assert "daemon.tick (4s) is over 3 x scrape.interval (1s): pages would be lost" in str(error.value)
+
+
+def test_the_example_of_the_readme_is_good() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    config = parse(example, PATH)
+    assert config.api.token() is None
+
+
+def test_the_reference_of_the_configuration_is_current() -> None:
+    run = [sys.executable, ROOT / "scripts" / "configuration_reference.py", "--print"]
+    page = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert page == (ROOT / "docs" / "configuration.md").read_text(), "run scripts/configuration_reference.py"

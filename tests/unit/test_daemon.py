@@ -3,21 +3,27 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from daemon_fakes import NOON, POLICY, FakeInputs, Recorder, finished, note, page, settings, small_tick
+from fleet_fakes import replica
 from virtual_time import VirtualLoop, run_virtually, use_wall_of
 
 from controlplane.daemon.clock import Clock
 from controlplane.daemon.daemon import Daemon, Running
+from controlplane.daemon.inputs import InputCounts
 from controlplane.daemon.journal import Journal, TickFunction
+from controlplane.daemon.journal_file import connect_to_read
 from controlplane.daemon.orders import OrderBook
 from controlplane.daemon.replay import replay
 from controlplane.policy.settings import PolicySettings, PoolPolicy, Slo
 from controlplane.signals.decision import Decision, Hold, Mode, Override
-from controlplane.signals.samples import OutcomeWindow, Samples, Target
+from controlplane.signals.reading import Reason
+from controlplane.signals.samples import OutcomeWindow, Samples, ScrapeFailure, Target
 from controlplane.signals.snapshot import FleetSnapshot
 
 TARGETS = (Target("a:8000", "chat", "http://a:8000/metrics"),)
@@ -240,9 +246,9 @@ def test_a_journal_that_cannot_be_written_is_told_once_each_way(
     assert kinds == ["journal-failing", "journal-working"]
 
 
-def test_a_clock_that_jumps_is_told_and_nothing_goes_back(bench: Bench) -> None:
+def test_a_clock_that_steps_back_and_forth_is_told_and_nothing_goes_back(bench: Bench) -> None:
     async def test(daemon: Daemon) -> None:
-        for jump in (0.0, -7200.0, 0.0, 10 * 86400.0, 0.0):
+        for jump in (0.0, -240.0, 0.0, 86400.0, 0.0):
             bench.loop.jump(jump)
             await asyncio.sleep(30)
         assert daemon.memory.tick >= 145
@@ -251,10 +257,91 @@ def test_a_clock_that_jumps_is_told_and_nothing_goes_back(bench: Bench) -> None:
     bench.run(test, start=True)
     times = [snapshot.at for snapshot, _ in bench.told]
     assert times == sorted(set(times))
-    assert [e.kind for s, _ in bench.told for e in s.events] == ["clock-back", "clock-in-step"]
+
+
+def test_a_year_ahead_and_back_after_a_restart_costs_neither_time_nor_journal(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    year = 365 * 86400.0
+
+    async def ahead(daemon: Daemon) -> None:
+        bench.inputs.next = Samples(targets=TARGETS, scrapes=(page(3.0),))
+        await asyncio.sleep(100)
+        bench.loop.jump(year)
+        await asyncio.sleep(100)
+        assert daemon.memory.now > NOON + year
+
+    async def back(daemon: Daemon) -> None:
+        late = page(4.0, at=NOON + year)
+        bench.inputs.next = Samples(scrapes=(late,))
+        await asyncio.sleep(100)
+        assert NOON < daemon.memory.now < NOON + 1000
+        assert daemon.status().started_at < NOON + 1000
+        assert finished(daemon.memory) == 3.0  # its page was of a time that is yet to come
+        kinds = await bench.recorded(daemon)
+        assert kinds[:2] == ["joined", "clock-leap"]
+        assert kinds[-1] == "clock-set-back"
+        with closing(connect_to_read(bench.path)) as connection:
+            (ticks,) = connection.execute(
+                "SELECT count(*) FROM ticks WHERE at < ?", (NOON + 1000,)
+            ).fetchone()
+        assert ticks >= 195, "those from before the jump are still there"
+
+    bench.run(ahead, start=True)
+    bench.loop = VirtualLoop(NOON + 300)
+    use_wall_of(bench.loop, monkeypatch)
+    bench.run(back, start=True)
+
+
+# -- what it says of itself ----------------------------------------------------------------------------
+
+
+def test_failed_scrapes_are_counted_by_replica_while_it_is_there(bench: Bench) -> None:
+    failure = ScrapeFailure("a:8000", NOON, Reason.SCRAPE_FAILED, "connection refused")
+
+    def with_replicas(samples: Samples, *rest: Any) -> Any:
+        snapshot, *others = small_tick(samples, *rest)
+        there = {} if samples.targets == () else {"a:8000": replica("a:8000")}
+        return msgspec.structs.replace(snapshot, replicas=there), *others
+
+    async def test(daemon: Daemon) -> None:
+        await bench.tick(daemon, Samples(targets=TARGETS, scrapes=(failure, page(1.0), failure)))
+        await bench.tick(daemon, Samples(scrapes=(failure,)))
+        assert daemon.status().scrape_failures == {"a:8000": 3}
+        await bench.tick(daemon, Samples(targets=()))
+        assert daemon.status().scrape_failures == {}
+
+    bench.run(test, tick=with_replicas)
+
+
+def test_counts_are_since_the_start_also_after_a_reload(bench: Bench) -> None:
+    async def test(daemon: Daemon) -> None:
+        bench.inputs.counts = InputCounts({"ok": 5, "timeout": 1}, 2, 3)
+        new = FakeInputs()
+        new.counts = InputCounts({"ok": 1}, 1, 0)
+        await daemon.reconfigure(Running(POLICY, daemon.running.daemon, new))
+        status = daemon.status()
+        assert status.scrapes == {"ok": 6, "timeout": 1}
+        assert (status.missed_scrapes, status.dropped_samples) == (3, 3)
+
+    bench.run(test)
 
 
 # -- orders --------------------------------------------------------------------------------------------
+
+
+def test_an_order_that_is_taken_back_within_a_tick_leaves_a_trace(bench: Bench) -> None:
+    async def test(daemon: Daemon) -> None:
+        await daemon.override(Override("pool", "chat", "mode", "observe", "ann", "looking", NOON))
+        assert await daemon.clear_override("pool", "chat", "mode", "bob")
+        await daemon.hold(Hold(NOON, "ann", "racks"))
+        await daemon.release("bob")
+        await bench.tick(daemon)
+        assert await bench.recorded(daemon) == ["override", "override-over", "hold", "hold-over"]
+        events = await daemon.events(since=None, target=None, kind="override-over", limit=1)
+        assert events[0].sentence.endswith("taken back by bob")
+
+    bench.run(test)
 
 
 def test_a_hold_freezes_actuators_within_a_tick_and_over_a_restart(bench: Bench) -> None:

@@ -15,7 +15,7 @@ import uvloop
 from loopback import answer, ok, redirect, serving
 
 from controlplane.sources.answer import Good, judge
-from controlplane.sources.fetch import Answer, Client, Errand, Failed, FailureKind
+from controlplane.sources.fetch import METRICS, Answer, Client, Errand, Failed, FailureKind
 from controlplane.sources.secrets import Credentials
 from controlplane.sources.settings import TlsSettings
 
@@ -279,6 +279,15 @@ async def test_any_status_but_200_is_a_failure_whatever_the_body(client: Client,
     async with serving({"/metrics": answer(body, *length, status=status)}) as server:
         result = await client.get(server.url("/metrics"), ERRAND)
         failed(result, FailureKind.STATUS, f"HTTP status {status[:3]}")
+
+
+async def test_only_who_asked_for_metrics_is_told_how_an_engine_has_them(client: Client) -> None:
+    async with serving({"/none": answer(b"", "Content-Length: 0", status="404 Not Found")}) as server:
+        for accept, told in ((METRICS, True), ("application/json", False)):
+            result = await client.get(server.url("/none"), Errand(accept, 5.0, LIMIT))
+            assert isinstance(result, Failed)
+            assert "HTTP status 404" in result.detail
+            assert ("--enable-metrics" in result.detail) == told
 
 
 # --- redirects

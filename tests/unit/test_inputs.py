@@ -142,6 +142,7 @@ async def test_what_a_source_raises_comes_out_of_the_next_poll_and_it_goes_on(pa
 
 def test_the_windows_that_memory_knows_end_with_its_newest() -> None:
     settings = PolicySettings()
-    assert outcomes_until(Memory(now=NOON), settings) == NOON - settings.window
+    assert outcomes_until(Memory(now=NOON), settings, NOON) == NOON - settings.window
     memory = Memory(now=NOON, pools={"chat": PoolMemory(outcomes=(WINDOW,)), "batch": PoolMemory()})
-    assert outcomes_until(memory, settings) == WINDOW.end
+    assert outcomes_until(memory, settings, NOON) == WINDOW.end
+    assert outcomes_until(memory, settings, NOON - 3600) == NOON - 3600

@@ -202,7 +202,7 @@ def test_distributions_have_a_window() -> None:
     [
         (page(100, 1e9), page(700, 1e9 + 50), "process start time"),
         (page(700), page(100), "generation_tokens_total fell from 700 to 100"),
-        (page(700, 1e9), page(100, 1e9), "generation_tokens_total fell"),
+        (page(700, 1e9), page(100), "generation_tokens_total fell"),
         (page(5, e2e=(9, 9)), page(100, e2e=(3, 4)), "count of e2e fell from 9 to 4"),
     ],
 )
@@ -226,8 +226,23 @@ def test_a_gauge_that_falls_is_no_restart() -> None:
 def test_an_engine_that_was_not_there_before_has_no_rate() -> None:
     out = inspect(scrape(page(50) + page(500_000, engine="1")), scrape(page(20)), 10)
     assert out["signals"]["generation_tokens_total"]["value"] == 500_050
-    assert out["signals"]["generation_tokens_total"]["rate"] == 3
+    assert out["signals"]["generation_tokens_total"].keys() == {"value"}
+    assert out["signals"]["e2e"].keys() >= {"count"}
+    assert "window" not in out["signals"]["e2e"]
+    assert out["engines"]["0"]["generation_tokens_total"]["rate"] == 3
     assert "rate" not in out["engines"]["1"]["generation_tokens_total"]
+    assert out["warnings"] == [
+        "no growth of generation_tokens_total, e2e: a part of it is new, or fell without a restart"
+    ]
+
+
+def test_a_counter_that_falls_in_one_process_is_no_restart_and_has_no_growth() -> None:
+    """A series left the page; the start times say that the process is the same."""
+    out = inspect(scrape(page(100, 1e9, e2e=(3, 4))), scrape(page(700, 1e9, e2e=(9, 9))), 10)
+    assert out["restarted"] is False
+    assert out["signals"]["generation_tokens_total"] == {"value": 100}
+    assert "window" not in out["signals"]["e2e"]
+    assert any("fell without a restart" in warning for warning in out["warnings"])
 
 
 def test_a_page_before_of_something_else_is_passed_over() -> None:
@@ -269,6 +284,14 @@ def test_a_packed_file_and_a_packed_response_are_unpacked() -> None:
     read = read_page(headers + body, name="engine", http=True)
     assert isinstance(read, Scrape)
     assert read.warnings == ()
+
+
+def test_a_file_without_a_last_line_feed_is_read_with_a_warning_and_a_response_is_not() -> None:
+    cut = b'vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_waiting{engine="0"} 12'
+    assert scrape(cut).warnings[0] == "the page was cut short: its last line has no end"
+    response = read_page(b"HTTP/1.1 200 OK\r\n\r\n" + cut, name="engine", http=True)
+    assert isinstance(response, ScrapeFailure)
+    assert "cut short" in response.detail
 
 
 # --- any page at all ------------------------------------------------------------------------------------

@@ -251,3 +251,21 @@ def test_every_signal_of_every_table_has_a_unit_or_needs_none() -> None:
         *("kv_notify_failures_total", "kv_xfer_failures_total", "spec_drafts_total"),
         "spec_accepted_per_pos_total",
     }, without
+
+
+def test_quantiles_beyond_the_buckets_are_shown_as_no_more_than_that(tmp_path: Path) -> None:
+    lines = ["vllm:num_requests_running 1"]
+    for name, first, all_ in (("request_queue_time_seconds", 50, 50), ("time_to_first_token_seconds", 0, 50)):
+        lines += [
+            f'vllm:{name}_bucket{{le="{le}"}} {n}'
+            for le, n in (("0.3", first), ("60", first), ("+Inf", all_))
+        ]
+        lines += [f"vllm:{name}_sum 9", f"vllm:{name}_count {all_}"]
+    path = tmp_path / "page.prom"
+    path.write_text("\n".join(lines) + "\n")
+    said = CliRunner().invoke(inspect, [str(path)], env={"COLUMNS": "140"}).output
+    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
+    assert rows["queue_time"].count("<300 ms") == 4
+    assert rows["ttft"].count(">60.0 s") == 4
+    found = json.loads(CliRunner().invoke(inspect, [str(path), "--json"]).output)["signals"]
+    assert found["queue_time"]["p99"] == pytest.approx(0.297)

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from controlplane.daemon import journal as module
 from controlplane.daemon import journal_file as file
-from controlplane.daemon.journal import Journal
+from controlplane.daemon.clock import LEAP
+from controlplane.daemon.journal import Journal, look
 from controlplane.daemon.journal_file import JournalError, Matching
 from controlplane.daemon.replay import replay
-from controlplane.policy.memory import Memory
+from controlplane.policy.memory import Memory, rewind
 from controlplane.policy.settings import PolicySettings, PoolPolicy, Slo
 from controlplane.signals.samples import Samples, Target
 
@@ -110,7 +111,7 @@ def test_settings_are_kept_with_the_ticks_that_they_were_used_for(path: Path) ->
     assert replay(path, small_tick).different == 0
 
 
-@given(st.floats(min_value=0, allow_infinity=False), st.floats(min_value=1e-9, max_value=1e9))
+@given(st.floats(min_value=0, max_value=3600), st.floats(min_value=1e-9, max_value=1e9))
 def test_settings_survive_as_the_very_same_numbers(number: float, seconds: float) -> None:
     policy = POLICY.model_copy(update={"window": number, "rate_window": seconds})
     assert PolicySettings.model_construct(**policy.model_dump()) == policy
@@ -367,6 +368,50 @@ def test_decisions_and_events_are_found_by_what_they_are(path: Path) -> None:
 # -- retention -------------------------------------------------------------------------------------
 
 
+def test_time_that_goes_back_begins_a_segment_that_replays(path: Path) -> None:
+    with opened(path) as journal:
+        writer = Writer(journal, now=NOON + 365 * 86400.0)
+        writer.tick(page(1.0))
+        writer.now, writer.memory = NOON, rewind(writer.memory, NOON)
+        for _ in range(3):
+            writer.tick(page(1.0))
+        written(journal)
+        assert [event.kind for event in journal.events(Matching())] == []
+    with opened(path) as journal:
+        assert journal.memory == writer.memory
+        assert journal.last_at == writer.now
+    assert rows(path, "SELECT gap FROM segments") == [(0,), (1,)]
+    found = replay(path, small_tick)
+    assert (found.ticks, found.different) == (4, 0)
+
+
+def test_a_clock_that_leaps_makes_nothing_older(path: Path) -> None:
+    with opened(path, keep_samples=600.0, keep_decisions=86400.0) as journal:
+        writer = Writer(journal)
+        for i in range(300):
+            writer.tick(page(float(i)), notes=(note("early", writer.now),) if i == 0 else ())
+        writer.now += 365 * 86400.0
+        for i in range(120):
+            writer.tick(page(float(i)), notes=(note(LEAP, writer.now),) if i == 0 else ())
+        written(journal)
+        journal.prune(writer.now)
+        written(journal)
+        assert rows(path, "SELECT min(tick) FROM ticks") == [(1,)]
+        assert [event.kind for event in journal.events(Matching())] == [LEAP, "early"]
+        journal.prune(writer.now + 100.0)
+        written(journal)
+        assert rows(path, "SELECT min(tick) FROM ticks") == [(1,)]
+        for i in range(400):
+            writer.tick(page(float(i)))
+        written(journal)
+        journal.prune(writer.now)
+        written(journal)
+        assert rows(path, "SELECT min(tick) FROM ticks")[0][0] > 100, "600 s of recorded time are kept"
+        journal.prune(writer.now + 2 * 86400.0)
+        written(journal)
+        assert [event.kind for event in journal.events(Matching())] == [], "the leap itself is too old now"
+
+
 def test_old_samples_go_up_to_a_checkpoint_and_the_rest_replays(path: Path) -> None:
     with opened(path, keep_samples=300.0) as journal:
         writer = Writer(journal)
@@ -476,7 +521,41 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_in_a_sentence(path: Path) -
         with closing(sqlite3.connect(path)) as other:
             other.execute("UPDATE checkpoints SET memory = ?", (blob,))
             other.commit()
-        assert "the checkpoint of tick 0 in the journal" in refusal(path)
+        assert f"the journal {path} is damaged (the checkpoint of tick 0 " in refusal(path)
+
+
+def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(path: Path) -> None:
+    with opened(path) as journal:
+        writer = Writer(journal)
+        for i in range(130):
+            writer.tick(page(float(i), writer.now))
+    with closing(sqlite3.connect(path)) as other:
+        (number,) = other.execute("SELECT tick FROM checkpoints ORDER BY id DESC LIMIT 1").fetchone()
+        other.execute("UPDATE checkpoints SET memory = ? WHERE tick = ?", (b"no zlib", number))
+        other.commit()
+    told = look(path, small_tick)
+    assert told.startswith(f"the journal {path} is damaged: the checkpoint of tick {number} cannot be read")
+    assert told.endswith("; an earlier one is used")
+    with opened(path) as journal:
+        assert journal.memory == writer.memory
+        assert journal.damage == told
+        Writer(journal).tick(page(1.0))
+    with opened(path) as journal:
+        assert journal.damage == "", "the new segment has begun with a good one"
+
+
+def test_a_damaged_tick_is_refused_with_the_name_of_the_file(path: Path) -> None:
+    with opened(path) as journal:
+        Writer(journal).tick(page(1.0))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("UPDATE ticks SET samples = ?", (b"no zlib",))
+        other.commit()
+    sentence = refusal(path)
+    assert sentence.startswith(f"the journal {path} is damaged (tick 1 cannot be read: ")
+    for also in (look, replay):
+        with pytest.raises(JournalError) as error:
+            also(path, small_tick)
+        assert str(error.value) == sentence
 
 
 def test_a_second_daemon_on_the_same_journal_is_refused(path: Path) -> None:

@@ -20,7 +20,7 @@ from controlplane.api.exposition import LONGEST_LABEL_CHARS, label_value
 from controlplane.signals.decision import Hold, Orders
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.interval import Interval
-from controlplane.signals.reading import Reason, Unknown
+from controlplane.signals.reading import Quality, Reason, Unknown
 from controlplane.signals.registry import BY_NAME, METRICS, Kind
 from controlplane.signals.snapshot import Condition, FleetSnapshot, Goodput, ReplicaState
 from controlplane.signals.status import Status
@@ -57,6 +57,25 @@ def read(page: metrics.Page) -> Samples:
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((name, frozenset(labels.items())))
+
+
+def test_a_lower_bound_never_stands_under_the_signal_s_own_name() -> None:
+    seen = fleet()
+    part = known(0.0, Quality.LOWER_BOUND)
+    load = msgspec.structs.replace(seen.pools["chat"].load, waiting=part)
+    chat = msgspec.structs.replace(seen.pools["chat"], load=load)
+    found = read(page_of(msgspec.structs.replace(seen, pools={"chat": chat})))
+    owner = {"pool": "chat", "replica": "", "signal": "waiting"}
+    assert value(found, "controlplane_pool_waiting_requests", pool="chat") is None
+    assert value(found, "controlplane_reading_unknown", **owner, reason="partial") == 1
+    assert value(found, "controlplane_reading_lower_bound", **owner) == 0
+    assert value(found, "controlplane_pool_running_requests", pool="chat") == 12
+
+
+def test_failed_scrapes_of_each_replica() -> None:
+    found = read(page_of(fleet(replica("a"), replica("b")), status(scrape_failures={"a": 17})))
+    name = "controlplane_replica_scrape_failures_total"
+    assert [value(found, name, pool="chat", replica=one) for one in ("a", "b")] == [17, 0]
 
 
 def test_a_replica_and_its_pool_as_a_query_sees_them() -> None:

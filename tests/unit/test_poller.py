@@ -1,10 +1,13 @@
 """The poller's schedule, with clocks and answers in the test's hand."""
 
 import asyncio
+import gzip
 import json
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,6 +17,7 @@ from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Scrape, ScrapeFailure, Signals, Target
 from controlplane.sources import poller as module
 from controlplane.sources.catalog import tick
+from controlplane.sources.exposition import Reader
 from controlplane.sources.fetch import Answer, Client, Errand, Failed, FailureKind
 from controlplane.sources.pages import Pages
 from controlplane.sources.poller import PageReader, Poller
@@ -69,7 +73,7 @@ class Fleet:
         )
 
     def reader_for(self, target: Target) -> PageReader:
-        return lambda answer, at, seconds: scrape(target, at, seconds)
+        return lambda answer, at, seconds, *, quickly=False: scrape(target, at, seconds)
 
     async def run(self, seconds: float, step: float = STEP) -> None:
         """Calls the poller for that long in virtual time."""
@@ -251,7 +255,6 @@ async def test_results_are_handed_over_once_with_their_stamps(fleet: Fleet) -> N
     assert fleet.poller.take() == ()
     counts = fleet.poller.counts
     assert counts.results == {"ok": 1, "connection": 1}
-    assert counts.body_bytes == len(b"page")
     assert (counts.seconds.count, counts.seconds.total) == (2, 2.5)
     assert counts.seconds.counts[:2] == (1, 1)
     assert counts.seconds.quantile(1.0) == 2.5
@@ -292,7 +295,7 @@ async def test_a_target_that_leaves_is_given_up_and_a_new_one_gets_a_new_reader(
 
 async def test_a_reader_that_raises_costs_one_scrape(fleet: Fleet) -> None:
     def reader_for(target: Target) -> PageReader:
-        def read(answer: Answer, at: float, seconds: float) -> Scrape:
+        def read(answer: Answer, at: float, seconds: float, *, quickly: bool = False) -> Scrape:
             raise KeyError("s3cret")
 
         return read
@@ -357,6 +360,64 @@ async def test_pages_become_scrapes_and_all_else_failures_that_name_the_target()
         "/error": "HTTP status 500",
     }.items():
         assert words in details[path][1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_only_small_familiar_pages_are_read_in_the_event_loop(
+    packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LIGHT_BYTES", 100)
+    learnt: list[str] = []
+    whole = Reader.read
+
+    def read(reader: Reader, body: bytes, *, quickly: bool = False) -> Any:
+        page = whole(reader, body, quickly=quickly)
+        learnt.append(threading.current_thread().name.split("_")[0])
+        return page
+
+    monkeypatch.setattr(Reader, "read", read)
+    heavy = b"# " + b"x" * 100 + b"\ntgi_queue_size 3\n"
+    bodies = [
+        *(b"tgi_queue_size 2\n", b"tgi_queue_size 3\n", b"tgi_queue_size 4\ntgi_batch_current_size 1\n"),
+        *(b"tgi_queue_size 5\ntgi_batch_current_size 2\n", heavy, heavy),
+    ]
+    answers = iter(bodies)
+
+    async def fetch(url: str, errand: Errand) -> Answer:
+        body = next(answers)
+        return Answer({"content-type": "text/plain"}, gzip.compress(body) if packed else body)
+
+    poller = Poller(SETTINGS, fetch, Pages(tick(), SETTINGS.max_body).reader_for)
+    poller.set_targets(targets(1), 0.0)
+    for turn in range(len(bodies)):
+        poller.poll_due(2 * INTERVAL * turn)
+        await asyncio.gather(*poller._tasks)
+    found = [result.engines["0"].numbers["waiting"] for result in poller.take() if isinstance(result, Scrape)]
+    assert found == [2, 3, 4, 5, 3, 3]
+    assert learnt == ["slow-pages", "MainThread", "slow-pages", "MainThread", "slow-pages", "slow-pages"]
+    assert poller.counts.results == {"ok": 6}
+    await poller.close()
+
+
+async def test_pages_that_are_not_whole_or_too_much_are_failures() -> None:
+    run = b"vllm:num_requests_running"
+    big = {
+        "/lines": b"# x\n" * 60_000,
+        "/series": b"".join(b'%s{engine="0",model_name="m%d"} 1\n' % (run, i) for i in range(20_001)),
+        "/line": b'%s{engine="0",model_name="%s"} 1\n' % (run, b"x" * 70_000),
+    }
+    kind = "application/openmetrics-text; version=1.0.0"
+    page = b'vllm:num_requests_running{engine="0"} 1\n'
+    results = await polled(
+        {path: ok(body) for path, body in big.items()}
+        | {"/cut": ok(page, kind=kind), "/whole": ok(page + b"# EOF", kind=kind)}
+    )
+    assert isinstance(results.pop("/whole"), Scrape)
+    details = {path: result.detail for path, result in results.items() if isinstance(result, ScrapeFailure)}
+    assert "over 50000 lines" in details["/lines"]
+    assert "over 20000 series" in details["/series"]
+    assert "over the limit of 65536" in details["/line"]
+    assert "ends with # EOF" in details["/cut"]
 
 
 async def test_ollama_is_watched_through_its_api() -> None:

@@ -536,6 +536,12 @@ async def test_nan_counters_and_gauges_are_unknown(bench: Bench) -> None:
     assert bench.source.counts.dropped_samples == 2
 
 
+async def test_what_a_dialect_says_of_its_histograms_and_gauges_comes_along(bench: Bench) -> None:
+    page = b'sglang:num_running_reqs 1\nsglang:queue_time_seconds_bucket{le="+Inf"} 4\n'
+    scrape = only(await bench.poll(page))
+    assert (scrape.engine, scrape.loose, scrape.gauges_lag) == ("sglang", ("queue_time",), True)
+
+
 NAMES = st.sampled_from(["up", "scrape_duration_seconds", "vllm:num_requests_running", "instance", "le", "m"])
 LABELS = st.dictionaries(NAMES | st.just("__name__"), NAMES | st.text(max_size=3), max_size=4)
 POINT = st.tuples(

@@ -52,7 +52,7 @@ def test_the_tables_name_every_field_they_speak_of() -> None:
     assert tuple(LOAD) == Load.__struct_fields__
     assert tuple(LATENCY) == Latency.__struct_fields__
     assert {*TOTALS, *BOUNDED_TOTALS.values()} == set(Totals.__struct_fields__)
-    assert {"count", "mean", *QUANTILES.values()} == set(Quantiles.__struct_fields__)
+    assert {"count", "mean", "lowest", "highest", *QUANTILES.values()} == set(Quantiles.__struct_fields__)
 
 
 def test_pools_and_replicas_have_families_of_their_own() -> None:

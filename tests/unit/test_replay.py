@@ -134,7 +134,7 @@ def test_a_journal_in_use_can_be_replayed(tmp_path: Path) -> None:
     writer.tick(page(1.0))
     assert journal.close()
     assert found.different == 0
-    assert found.ticks >= 150
+    assert found.ticks >= 140  # all but those that the patient writer lets wait
 
 
 def test_a_journal_on_a_read_only_medium_can_be_replayed(recorded: Path, tmp_path: Path) -> None:

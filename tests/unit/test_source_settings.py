@@ -41,7 +41,7 @@ def test_a_whole_configuration(tmp_path: Path) -> None:
     [
         ({"interval": "5s", "timeout": "5s"}, ("timeout (5s)", "interval (5s)")),
         ({"interval": "2s"}, ("timeout (4s)", "interval (2s)")),
-        ({"interval": "0s"}, ("interval", "greater than 0")),
+        ({"interval": "0s"}, ("interval", "greater than or equal to 0.1")),
         ({"interval": 5}, ("needs a unit",)),
         ({"path": "metrics"}, ("path",)),
         ({"path": "/metrics?x=1"}, ("path",)),
@@ -146,7 +146,12 @@ def test_what_people_write_becomes_one_url_and_one_name(text: str, url: str, nam
     [
         ("http://u:p@h:1/m?k=s#f", "http://h:1/m"),
         ("u:p@h:1/m", "h:1/m"),
-        ("http://[::1", "(not a URL)"),
+        ("http://[::1", "http://[::1"),
+        ("http://u:p/w@h:1/m", "http://h:1/m"),
+        ("http://u:p?w@h:1/m", "(not a URL)"),
+        ("http://u:p#w@h:1/m", "(not a URL)"),
+        ("http://h:1/m?mail=a@b", "http://h:1/m"),
+        ("u:p@h:1/m#s", "h:1/m"),
         ("h:1", "h:1"),
     ],
 )

@@ -52,6 +52,7 @@ class World:
     def __init__(self, pools: Mapping[str, object]) -> None:
         self.resolver = FakeResolver()
         self.now = 1000.0
+        self.looks = 0
         settings = {name: TargetSettings.model_validate(pool) for name, pool in pools.items()}
         self.discovery = Discovery(settings, ScrapeSettings(), self.resolver)
 
@@ -63,7 +64,9 @@ class World:
         self.now += after
         before = self.discovery.targets
         found = await self.discovery.look(self.now, NOON + self.now)
-        assert (found.targets is None) == (self.discovery.targets == before)
+        news = self.discovery.targets != before or self.looks == 0
+        assert (found.targets is not None) == news, "the first list is told also when it is empty"
+        self.looks += 1
         assert all(event.at == NOON + self.now and "\n" not in event.sentence for event in found.events)
         return found.events
 
@@ -116,6 +119,18 @@ async def test_names_are_unique_by_what_differs() -> None:
     world = World({"chat": {"static": urls}})
     await world.look()
     assert world.names == ["a:8000", "a:8000/rank1/metrics", "https://a:8000/rank1/metrics"]
+
+
+async def test_no_name_and_no_event_has_the_query_of_a_url() -> None:
+    urls = ["http://a:8000/m?token=s3cret", "http://a:8000/m?token=0ther", "http://a:8000/m?token=third"]
+    world = World({"chat": {"static": urls}, "code": {"static": urls[:1]}})
+    (event,) = await world.events()
+    assert world.names == ["a:8000", "a:8000/m", "http://a:8000/m"]
+    assert event.target == "http://a:8000/m"
+    assert "s3cret" not in event.sentence
+    world = World({"chat": {"static": [*urls, "http://a:8000/m?x", "http://a:8000/m?y"]}})
+    await world.look()
+    assert world.names[3:] == ["http://a:8000/m (2)", "http://a:8000/m (3)"]
 
 
 async def test_an_engine_in_two_pools_counts_in_the_first_and_is_told_once() -> None:
@@ -185,6 +200,9 @@ BROKEN = {
     "label no text": '[{"targets": ["a:1"], "labels": {"shard": 1}}]',
     "a URL": '[{"targets": ["http://a:8000/metrics"]}]',
     "credentials": '[{"targets": ["u:pw123@a:8000"]}]',
+    "a URL with secrets": '[{"targets": ["http://u:pw123@a:8000/m?token=pw123#pw123"]}]',
+    "a password with a slash": '[{"targets": ["u:pw123/x@a:8000"]}]',
+    "a password with a question": '[{"targets": ["u:pw123?x@a:8000"]}]',
     "a path that is none": '[{"targets": ["a:1"], "labels": {"__scheme__": "gopher"}}]',
     "too deep": "[" * 100_000,
     "cut to nothing": "",

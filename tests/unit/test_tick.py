@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fleets import NOON, FakeReplica, samples
 
-from controlplane.policy.memory import Memory
+from controlplane.policy.memory import Memory, rewind
 from controlplane.policy.settings import PolicySettings
 from controlplane.policy.tick import tick
 from controlplane.signals.decision import Decision, Event, Hold, Orders
@@ -380,3 +380,111 @@ def test_latencies_that_only_the_server_counts_are_measured_too() -> None:
     assert known(seen.load.running) == 3.0
     assert known(seen.load.generation_tokens_per_second) == 60.0
     assert seen.goodput.ratio == exactly(1.0)
+
+
+def test_a_series_that_leaves_the_page_and_returns_is_no_restart_and_no_load() -> None:
+    """The start time says that the process is the same; what fell or appeared gives no growth."""
+    loop, r = Loop(), FakeReplica()
+    r.engine.counts.update({"prompt_tokens_total": 900_000, "generation_tokens_total": 500_000})
+    full = dict(r.engine.counts)
+    for k in range(9):
+        r.engine.counts.update(dict.fromkeys(full, 100))
+        gone = r.engine.counts.copy()
+        if k in (3, 4):
+            for name in ("prompt_tokens_total", "generation_tokens_total"):
+                r.engine.counts[name] = 40
+        load = loop(samples(r, at=NOON + 10 * k), NOON + 10 * k).replicas["r0"].load
+        rate = known(load.generation_tokens_per_second)
+        assert rate is None or 0 <= rate <= 10
+        r.engine.counts = gone
+    assert loop.kinds() == ["replica-joined"]
+    assert loop.memory.pools["chat"].totals.generation_tokens <= 800
+
+
+def test_an_engine_that_appears_later_brings_no_load_with_it() -> None:
+    loop, r = Loop(), FakeReplica(engines=2)
+    late = r.engines.pop("1")
+    late.counts["generation_tokens_total"] = 900_000
+    loop(samples(r, at=NOON), NOON)
+    r.engines["1"] = late
+    load = loop(samples(r, at=NOON + 10), NOON + 10).replicas["r0"].load
+    assert isinstance(load.generation_tokens_per_second, Unknown)
+    late.counts["generation_tokens_total"] += 100
+    load = loop(samples(r, at=NOON + 20), NOON + 20).replicas["r0"].load
+    assert known(load.generation_tokens_per_second) == 10.0
+
+
+def test_nothing_is_over_because_it_is_unknown() -> None:
+    loop, r = Loop(), FakeReplica()
+    r.engine.gauges.update(running=8.0, waiting=9.0, kv_usage=0.99)
+    for k in range(5):
+        r.engine.serve(30, ttft=9.0)
+        loop(samples(r, at=NOON + 10 * k), NOON + 10 * k)
+    told = loop.judged()
+    assert ("r0", "saturated") in told
+    assert ("chat", "objective-missed") in told
+    for k in range(5, 20):
+        loop(Samples(), NOON + 10 * k)
+    assert loop.judged() == told
+
+
+def test_an_idle_replica_with_frozen_gauges_in_a_busy_pool_is_not_called_wedged() -> None:
+    loop, a, b = Loop(), FakeReplica("a"), FakeReplica("b")
+    a.engine.gauges["running"] = 3.0
+    for k in range(10):
+        now = NOON + 5 * k
+        b.engine.serve(1)
+        window = OutcomeWindow("gw", "chat", now - 1, now, 0, 0, 0, 0, 0, {}, 0, 0, 7)
+        loop(msgspec.structs.replace(samples(a, b, at=now), outcomes=(window,)), now)
+    assert loop.judged() == [("a", "stalled")]
+
+
+def test_the_other_engines_are_believed_while_one_stalls() -> None:
+    loop, r = Loop(), FakeReplica(engines=2)
+    for engine in r.engines.values():
+        engine.gauges.update(running=4.0, kv_usage=0.5)
+    for k in range(10):
+        r.engines["0"].serve(1)
+        seen = loop(samples(r, at=NOON + 5 * k), NOON + 5 * k)
+    load = seen.replicas["r0"].load
+    assert load.running == Known(4.0, NOON + 45, Quality.LOWER_BOUND)
+    assert isinstance(seen.replicas["r0"].engines["1"].running, Unknown)
+
+
+def test_an_engine_that_counts_only_finished_requests_is_not_judged() -> None:
+    loop, r = Loop(), FakeReplica()
+    del r.engine.seen["itl"]
+    r.engine.gauges["running"] = 1.0
+    for k in range(30):
+        page = msgspec.structs.replace(r.page(NOON + 5 * k), gauges_lag=True)
+        loop(Samples(targets=(r.target,), scrapes=(page,)), NOON + 5 * k)
+    assert loop.decisions == []
+
+
+def test_an_objective_off_the_edges_is_told_once_for_its_pool() -> None:
+    settings = PolicySettings.model_validate({"pools": {"chat": {"slo": {"ttft": "2s"}}}})
+    loop, a, b = Loop(settings), FakeReplica("a"), FakeReplica("b")
+    for k in range(5):
+        loop(samples(a, b, at=NOON + 10 * k), NOON + 10 * k)
+    told = [e for e in loop.events if e.kind == "objective-off-edge"]
+    assert len(told) == 1
+    assert "1s and 2.5s" in told[0].sentence
+
+
+def test_a_clock_set_back_keeps_what_was_counted() -> None:
+    loop, r = Loop(), FakeReplica()
+    loop(samples(r, at=NOON + 10**7), NOON + 10**7)
+    r.engine.serve(5)
+    loop(samples(r, at=NOON + 10**7 + 10), NOON + 10**7 + 10)
+    loop.memory = rewind(loop.memory, NOON)
+    r.engine.serve(5)
+    assert loop(samples(r, at=NOON), NOON).at == NOON
+    r.engine.serve(5)
+    seen = loop(samples(r, at=NOON + 10), NOON + 10)
+    assert seen.pools["chat"].totals.finished == 10.0
+
+
+def test_a_pool_that_nobody_names_any_more_is_forgotten() -> None:
+    loop, r = Loop(), FakeReplica()
+    loop(samples(r, at=NOON), NOON)
+    assert loop(Samples(targets=()), NOON + 1).pools == {}

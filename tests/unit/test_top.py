@@ -18,7 +18,7 @@ from controlplane.api.server import ApiServer
 from controlplane.api.settings import ApiSettings
 from controlplane.commands.top import top
 from controlplane.signals.decision import Hold, Orders, Override
-from controlplane.signals.reading import Reason, Unknown
+from controlplane.signals.reading import Known, Quality, Reason, Unknown
 from controlplane.signals.snapshot import (
     Condition,
     Denominator,
@@ -26,6 +26,7 @@ from controlplane.signals.snapshot import (
     Goodput,
     Latency,
     Load,
+    Quantiles,
     ReplicaSnapshot,
     ReplicaState,
 )
@@ -55,7 +56,7 @@ def view(seen: FleetSnapshot, orders: Orders | None = None, how: Status | None =
         "http://127.0.0.1:9090",
         AT,
         shown,
-        [answers.replica_of(one, AT) for one in seen.replicas.values()],
+        [answers.replica_of(one, how or fakes.status(), AT) for one in seen.replicas.values()],
         len(seen.replicas),
     )
 
@@ -150,9 +151,41 @@ def test_hold_overrides_and_troubles_stand_on_top() -> None:
 
 
 def test_more_columns_where_there_is_room() -> None:
-    narrow, wide = (lines(view(fleet()), width)[2] for width in (103, 104))
-    assert "QUEUE95" not in narrow
-    assert {"IN/s", "HIT", "QUEUE95"} <= set(wide.split())
+    shown = [len(lines(view(fleet()), width)[2].split()) for width in range(62, 130)]
+    assert shown == sorted(shown)
+    assert lines(view(fleet()), 62)[2].split() == ["POOL", "GOODPUT", "RUN", "WAIT", "KV", "TTFT95", "TPOT95"]
+    assert {"IN/s", "HIT", "QUEUE95", "FAILS"} <= set(lines(view(fleet()), 120)[2].split())
+
+
+def test_a_sum_without_a_part_is_marked_as_a_lower_bound() -> None:
+    part = fakes.known(9.0, Quality.LOWER_BOUND)
+    seen = fleet()
+    load = msgspec.structs.replace(
+        seen.pools["chat"].load, waiting=part, kv_usage=fakes.known(0.5, part.quality)
+    )
+    chat = msgspec.structs.replace(seen.pools["chat"], load=load)
+    row = next(
+        line
+        for line in lines(view(msgspec.structs.replace(seen, pools={"chat": chat})))
+        if line.startswith("chat")
+    )
+    assert "≥9" in row.split()
+    assert "≥50%" in row.split()
+
+
+def test_a_quantile_beyond_the_buckets_is_shown_as_no_more_than_that() -> None:
+    queue = Quantiles(50.0, 0.001, 0.15, 0.27, 0.285, 0.297, lowest=0.3, highest=60.0)
+    ttft = Quantiles(50.0, 90.0, 60.0, 60.0, 60.0, 60.0, lowest=0.001, highest=60.0)
+    latency = msgspec.structs.replace(fakes.latency(), queue_time=Known(queue, AT), ttft=Known(ttft, AT))
+    row = next(line for line in lines(view(fleet(replica(latency=latency))), 140) if line.startswith(" ●"))
+    assert "<300ms" in row.split()
+    assert ">60.0s" in row.split()
+
+
+def test_failed_scrapes_of_a_flapping_replica_are_shown() -> None:
+    how = fakes.status(scrape_failures={"vllm-0:8000": 17})
+    shown = lines(view(fleet(), how=how), 140)
+    assert shown[4].split()[-2:] == ["17", "2s"]
 
 
 def test_a_short_screen_keeps_every_pool_and_the_worst_replicas() -> None:
@@ -171,13 +204,18 @@ def test_a_short_screen_keeps_every_pool_and_the_worst_replicas() -> None:
 def test_names_lose_what_they_share_and_never_a_part_of_an_address() -> None:
     for names, short in (
         (["vllm-0.chat.svc.cluster.local:8000", "vllm-1.chat.svc.cluster.local:8000"], ["vllm-0", "vllm-1"]),
-        (["10.140.210.17:18000", "10.140.211.17:18000"], ["10…40.210.17", "10…40.211.17"]),
+        (["10.140.210.17:18000", "10.140.211.17:18000"], ["10.140.210.17:18000", "10.140.211.17:18000"]),
     ):
         shown = lines(view(fleet(*[replica(name) for name in names])), 80)
         rows = [line.split()[1] for line in shown if line.startswith(" ●")]
         assert rows == short
+    both = ["gpu-node-17.rack-b.example.com:8000", "gpu-node-18.rack-b.example.net:8000"]
+    shown = lines(view(fleet(*[replica(name) for name in both])), 80)
+    rows = [line.split()[1] for line in shown if line.startswith(" ●")]
+    assert len(set(rows)) == 2
+    assert min(map(len, rows)) > 20
     alone = lines(view(fleet(replica("engine.chat.svc.cluster.local:8000"))), 80)
-    assert [line.split()[1] for line in alone if line.startswith(" ●")] == ["en…ocal:8000"]
+    assert [line.split()[1] for line in alone if line.startswith(" ●")] == ["engine…luster.local:8000"]
 
 
 def test_no_pools_yet_is_said() -> None:

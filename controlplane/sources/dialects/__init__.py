@@ -14,6 +14,9 @@ import msgspec
 
 Combine: TypeAlias = Literal["sum", "max", "min", "mean"]
 
+MOST_COUNTED = 2.0**53
+"""A float can count no further; nothing that is counted one by one gets there."""
+
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """One metric of one engine.
@@ -26,7 +29,9 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     sum of the parts is the signal's value, but of states only the part `value_of` is.
     `where` keeps only series whose labels have one of the values, `path_label` only those whose label is a
     path that asks a model for something.
-    `scale` turns the printed unit into the signal's; `disabled` is a printed value that means "not measured".
+    `scale` turns the printed unit into the signal's; `disabled` is a printed value that means "not measured",
+    any other under `least` or over `most` is impossible.
+    `observed` says when a histogram of finished requests is observed: at a request's finish, or sooner.
     `zero_with` is a sample that proves the page could have this counter: absent then means 0.
     `since` and `until` are the first and the last version with this name; `always` says that every such
     version prints it, even idle.
@@ -45,6 +50,9 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     per: str = ""
     scale: float = 1.0
     disabled: float | None = None
+    least: float = 0.0
+    most: float = MOST_COUNTED
+    observed: Literal["finish", "sooner"] = "finish"
     zero_with: str = ""
     scope: Literal["engine", "server"] = "engine"
     since: str = ""
@@ -65,7 +73,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
     `spellings` are the prefixes under which a name may be printed; a bare one needs `bare_needs_labels`.
     `engine_label` tells data-parallel engines apart, "" where a page has only one. `total_where_empty` is a
     label that splits a gauge while an unlabelled series has the total. Absence tells a version only on pages
-    whose series have the label `complete_with_label`. `note` is for people who meet a page like this.
+    whose series have the label `complete_with_label`. `gauges_lag`: running and waiting are not told at the
+    same moment as the histograms. `note` is for people who meet a page like this.
     """
 
     engine: str
@@ -77,6 +86,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
     bare_needs_labels: tuple[str, ...] = ()
     total_where_empty: str = ""
     complete_with_label: str = ""
+    gauges_lag: bool = False
     copied_by: Copies | None = None
     note: str = ""
 

@@ -85,7 +85,7 @@ def one_place(before: bytes, after: bytes) -> tuple[bytes, bytes]:
 
 
 @given(bodies(), st.sampled_from(["max_tokens", "max_completion_tokens"]), st.integers(0, 10**9))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_setting_a_limit_changes_that_key_and_nothing_else(
     body: tuple[bytes, dict[str, Any]], field: str, tokens: int
 ) -> None:
@@ -101,7 +101,7 @@ def test_setting_a_limit_changes_that_key_and_nothing_else(
 
 
 @given(bodies())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_asking_for_usage_changes_that_option_and_nothing_else(body: tuple[bytes, dict[str, Any]]) -> None:
     raw, document = body
     after = with_stream_usage(raw, document)
@@ -115,7 +115,7 @@ def test_asking_for_usage_changes_that_option_and_nothing_else(body: tuple[bytes
 
 
 @given(bodies(), st.integers(0, 10**6), st.integers(0, 10**6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_all_edits_together(body: tuple[bytes, dict[str, Any]], first: int, second: int) -> None:
     raw, document = body
     limits = {"max_tokens": first, "max_completion_tokens": second}
