@@ -78,8 +78,7 @@ class BlockPool:
         self._released: OrderedDict[_Run, None] = OrderedDict()  # oldest first
 
     def find(self, sequence: Holder, limit: int) -> tuple[int, int]:
-        """The longest findable beginning of at most `limit` blocks, and how many of these count as free
-        now."""
+        """The longest findable beginning of at most `limit` blocks; how many of these count as free."""
         blocks = free = 0
         for name, first, end in sequence.path:
             chain = self._segments.get((name, first))

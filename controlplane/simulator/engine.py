@@ -24,9 +24,11 @@ class Engine:
     """One engine. All times are seconds since the start of the run and never go back.
 
     Whoever drives it submits and aborts at some `now`, then calls `advance` to go on; `next_event_time` says
-    how far at least nothing happens. Steps of advance do not matter: the events are the same, in the same
-    order. Raises ValueError for a time before one already reached, an id that is in use, or a request over
-    `max_model_len`. With `progress` every token is told, which costs time for each sequence and step.
+    how far at least nothing happens. How far one call of `advance` goes does not matter: the events are the
+    same, in the same order. Only what is submitted at a time that `advance` has reached is too late for a
+    step that began just then. Raises ValueError for a time before one already reached, an id that is in use,
+    or a request over `max_model_len`. With `progress` every token is told, which costs time for each sequence
+    and step.
     """
 
     def __init__(self, law: StepLaw, settings: EngineSettings, *, progress: bool = False) -> None:
@@ -188,6 +190,7 @@ class Engine:
         if self._aborts:
             self._apply_aborts(at)
         self._step = None
+        step.came_out = True
         scheduler = self._scheduler
         counters = self.counters
         counters.steps += 1
@@ -287,7 +290,9 @@ class Engine:
             self.counters.gave_up(hung_up_at - sequence.arrived_at)
             if sequence.queued_at == NEVER:
                 continue
+            decoded = False
             for plan in (self._step, self._next):
                 if plan is not None and plan.decodes(sequence):
                     plan.aborted += 1
-            self._scheduler.drop(sequence)
+                    decoded = True
+            self._scheduler.drop(sequence, decoded=decoded)

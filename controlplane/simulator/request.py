@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Segment(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A named beginning: requests that share `name` have the same tokens from the first up to `end_tokens`.
 
     A name stands for all tokens before its end, so segments nest like a path: ("system prompt", 512), then
@@ -17,7 +17,7 @@ class Segment(msgspec.Struct, frozen=True):
     end_tokens: int
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One sequence to generate.
 
     `output_tokens` is how many it will generate; the engine does not know that beforehand, only `max_tokens`

@@ -26,13 +26,14 @@ class Plan:
     sequences get their next token, `prefilled` ones the token after their prefill; to those `finishing` it is
     the last. `late` are decoded ones that sat out the step before, `sat_out` those that sit out this one.
     With them and with the prefilled stands when their token before came out, NEVER of a first token. What
-    changes while the step waits or runs is noted by the engine: `aborted` decoded sequences get nothing,
-    `preempted` ones still get their token. `decoding` are the decoded ones by name, if the engine wants to
-    know.
+    changes while the step waits or runs is noted by the engine: it `came_out`, `aborted` decoded sequences
+    get nothing, `preempted` ones still get their token. `decoding` are the decoded ones by name, if the
+    engine wants to know.
     """
 
     __slots__ = (
         "aborted",
+        "came_out",
         "context",
         "decoded",
         "decoding",
@@ -56,6 +57,7 @@ class Plan:
         self.finishing: list[Sequence] = []
         self.late: list[tuple[Sequence, float]] = []
         self.sat_out: list[Sequence] = []
+        self.came_out = False
         self.aborted = 0
         self.preempted: list[Sequence] = []
         self.decoding: list[Sequence] = []
@@ -90,6 +92,7 @@ class Scheduler:
         self.queries = 0
         self.hits = 0
         self._prefilling: Sequence | None = None  # the one in the midst of its prompt
+        self._last: Plan | None = None
         self._late: list[Sequence] = []  # sat out the plan before
         self._admitted = 0
 
@@ -124,17 +127,23 @@ class Scheduler:
             else:
                 sequence.goal += 1
                 plan.finishing.append(sequence)
-        return plan if plan.tokens else None
+        if not plan.tokens:
+            return None
+        self._last = plan
+        return plan
 
-    def drop(self, sequence: Sequence) -> None:
-        """`sequence` ended or was aborted: it leaves, and its blocks are free."""
+    def drop(self, sequence: Sequence, *, decoded: bool = False) -> None:
+        """`sequence` ended or was aborted and leaves; its blocks are free.
+
+        `decoded`: a step in which it decodes has not come out.
+        """
         if sequence.running:
             del self.running[sequence]
             if self.is_decoding(sequence):
                 self.decoding.leave(sequence)
             elif sequence is self._prefilling:
                 self._prefilling = None
-            self._release(sequence, comes_back=False)
+            self._release(sequence, comes_back=False, decoded=decoded)
         else:
             self.waiting.remove(sequence)
 
@@ -267,14 +276,22 @@ class Scheduler:
             if victim not in self._late:
                 victim.last_token_at = tokens_out_at
         del self.running[victim]
-        self._release(victim, comes_back=True, taken=taken)
+        last = self._last
+        decoded = last is not None and not last.came_out and last.decodes(victim)
+        self._release(victim, comes_back=True, decoded=decoded, taken=taken)
         victim.preemptions += 1
         self.waiting.add_preempted(victim)
         self.preempted.append(victim)
 
-    def _release(self, sequence: Sequence, *, comes_back: bool, taken: int = 0) -> None:
-        held = _blocks(sequence.computed + taken, self.settings.block_size)
-        self.pool.release(sequence, sequence.computed, held, comes_back)
+    def _release(self, sequence: Sequence, *, comes_back: bool, decoded: bool, taken: int = 0) -> None:
+        """Give back the blocks, those for `taken` tokens that were planned and are not computed too.
+
+        As in vLLM the planned tokens are named already. But planning ahead, it does not know which token the
+        step adds that has not come out (`decoded`).
+        """
+        planned = sequence.computed + taken
+        named = planned - (decoded and self.settings.async_scheduling)
+        self.pool.release(sequence, named, _blocks(planned, self.settings.block_size), comes_back)
         sequence.running = False
         sequence.computed = 0
 

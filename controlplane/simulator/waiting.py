@@ -47,10 +47,10 @@ class FcfsQueue:
 
 
 class PriorityQueue:
-    """Lower priority numbers first, then earlier arrivals."""
+    """Lower priority numbers first, then earlier arrivals, then ids in order of text."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, float, int, Sequence]] = []
+        self._heap: list[tuple[int, float, str, int, Sequence]] = []
         self._waiting: set[Sequence] = set()
 
     def __len__(self) -> int:
@@ -58,16 +58,18 @@ class PriorityQueue:
 
     def add(self, sequence: Sequence) -> None:
         self._waiting.add(sequence)
-        heapq.heappush(self._heap, (sequence.priority, sequence.arrived_at, sequence.number, sequence))
+        heapq.heappush(
+            self._heap, (sequence.priority, sequence.arrived_at, sequence.id, sequence.number, sequence)
+        )
 
     add_preempted = add
 
     def head(self) -> Sequence:
-        while self._heap[0][3] not in self._waiting:
+        while self._heap[0][4] not in self._waiting:
             heapq.heappop(self._heap)
-        return self._heap[0][3]
+        return self._heap[0][4]
 
     def remove(self, sequence: Sequence) -> None:
         self._waiting.remove(sequence)
-        if self._heap[0][3] is sequence:
+        if self._heap[0][4] is sequence:
             heapq.heappop(self._heap)

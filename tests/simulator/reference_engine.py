@@ -34,6 +34,7 @@ class Seq:
     state: str = "new"  # new, waiting, running, done
     prefilling: bool = True
     blocks: list[Block] = field(default_factory=list)
+    decoding: int = 0  # decode steps of it that have not come out
     named: int = 0  # the first so many blocks have names
     nameless: bool = False
     preemptions: int = 0
@@ -169,11 +170,10 @@ class ReferenceEngine:
                 self.running.remove(victim)
                 if position < index:
                     index -= 1
-                for w in work:
-                    if w.seq is victim:
-                        budget += w.tokens
+                planned = sum(w.tokens for w in work if w.seq is victim)
+                budget += planned
                 work = [w for w in work if w.seq is not victim]
-                self.give_back(victim)
+                self.give_back(victim, planned)
                 victim.computed = 0
                 victim.prefilling = True
                 victim.preemptions += 1
@@ -194,7 +194,7 @@ class ReferenceEngine:
             if self.s.scheduling_policy is SchedulingPolicy.FCFS:
                 seq = self.waiting[0]
             else:
-                seq = min(self.waiting, key=lambda s: (s.request.priority, s.arrived, s.number))
+                seq = min(self.waiting, key=lambda s: (s.request.priority, s.arrived, s.request.id))
             found = self.find(seq)
             past = len(found) * self.s.block_size
             new = min(seq.tokens - past, budget)
@@ -228,6 +228,7 @@ class ReferenceEngine:
         for w in work:
             seq = w.seq
             seq.computed += w.tokens
+            seq.decoding += w.decode
             if seq.computed == seq.tokens:
                 w.samples = True
                 seq.prefilling = False
@@ -238,6 +239,8 @@ class ReferenceEngine:
 
     def come_out(self, work: list[Work], at: float, events: list[Event]) -> None:
         order = {seq: i for i, seq in enumerate(self.running)}
+        for w in work:
+            w.seq.decoding -= w.decode
         there = [w for w in work if w.samples and w.seq.state != "done"]
         for w in [w for w in there if w.decode] + [w for w in there if not w.decode]:
             seq = w.seq
@@ -353,8 +356,9 @@ class ReferenceEngine:
             found.append(block)
         return found
 
-    def give_back(self, seq: Seq) -> None:
-        self.name(seq, seq.computed, prompt_only=False)
+    def give_back(self, seq: Seq, planned: int = 0) -> None:
+        unknown = 1 if self.s.async_scheduling and seq.decoding else 0
+        self.name(seq, seq.computed + planned - unknown, prompt_only=False)
         for block in reversed(seq.blocks):
             block.users -= 1
             if block.users == 0:

@@ -1,6 +1,7 @@
 """The fast engine and the plain one agree on everything that either tells, on random workloads."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -27,11 +28,10 @@ class Call:
 def random_segments(rng: Random) -> tuple[Segment, ...]:
     """None, a system prompt, a session, or a session after a system prompt."""
     kind = rng.choice(["none", "system", "session", "both"])
-    parts = []
-    if kind in ("system", "both"):
-        parts.append(Segment(rng.choice("ab"), 40))
+    system = rng.choice("ab") if kind in ("system", "both") else ""
+    parts = [Segment(system, 40)] if system else []
     if kind in ("session", "both"):
-        parts.append(Segment(rng.choice("xyz") + kind, 40 + rng.randint(0, 150)))
+        parts.append(Segment(f"{system}/{rng.choice('xyz')}", 40 + rng.randint(0, 150)))
     return tuple(parts)
 
 
@@ -75,10 +75,11 @@ def random_settings(rng: Random) -> EngineSettings:
 
 
 def run(engine: Engine | ReferenceEngine, calls: list[Call], stride: float | None = None) -> list[Event]:
-    """All events; with `stride` in as many small steps of advance."""
+    """All events; with `stride` in small steps of advance. Calls of one time come before it is reached."""
     events: list[Event] = []
     now = 0.0
-    for call in calls:
+    for call, following in pairwise([*calls, None]):
+        assert call is not None
         while stride is not None and now + stride < call.at:
             now += stride
             events += engine.advance(now)
@@ -86,8 +87,9 @@ def run(engine: Engine | ReferenceEngine, calls: list[Call], stride: float | Non
             engine.submit(call.request, call.at)
         else:
             engine.abort(call.abort, call.at)
-        events += engine.advance(call.at)
-        now = call.at
+        if following is None or following.at > call.at:
+            events += engine.advance(call.at)
+            now = call.at
     while (at := engine.next_event_time()) < float("inf"):
         events += engine.advance(at)
     return events

@@ -1,0 +1,244 @@
+"""Scenario files: what is right is read, what is wrong is refused with its line and the reason."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.policy.limits.fixed import Fixed
+from controlplane.policy.limits.slo_gradient import SloGradient
+from controlplane.signals.decision import Mode
+from controlplane.simulator.lengths import Fixed as FixedLength
+from controlplane.simulator.lengths import Lognormal
+from controlplane.simulator.scenario.faults import ScrapeSlow, Wedged
+from controlplane.simulator.scenario.reading import built_in_names, load_scenario, parse_scenario
+from controlplane.yaml_model import SettingsError
+
+GOOD = """\
+title: everything that can be said
+duration: 5m
+warmup: 30s
+seed: 7
+fleet:
+  - engine: h100-8b
+    name: big
+    pool: chat
+    replicas: 3
+    options: {max_num_seqs: 64, watermark: 0.01}
+    constants: {host_ms: 2.5}
+    replicas_per_node: 2
+  - {engine: a100-8b, cold_start: 4m}
+slo: {ttft: 1s, tpot: 50ms, objective: 99%}
+scrape: {interval: 2s, timeout: 1500ms}
+policy: {law: {law: fixed, limit: 40}, interval: 500ms, enforce: false}
+admission:
+  tenants:
+    gold: {weight: 2.0}
+workload:
+  times: 1.5
+  sources:
+    - {name: mixed, mix: azure-conv, rate: {kind: day, low: 1, high: 9, period: 10m, peak: 5m}, tenant: gold}
+    - name: drawn
+      prompt: {kind: lognormal, median: 300, sigma: 1.1, largest: 4000}
+      output: {kind: fixed, tokens: 60}
+      rate: {kind: burst, base: 2.5, at: 1m, for: 20s, factor: 3}
+      gaps: {kind: weibull, shape: 0.6}
+      class: batch
+      max_tokens: 100
+      patience: {first_token: 10s}
+      retry: {backoff: full-jitter, tries: 3, first: 500ms, budget: 10%}
+    - {name: people, mix: m-small, users: 30, think: 5s}
+faults:
+  - {kind: wedged, at: 1m, for: 10s, replica: big-2}
+  - {kind: scrape-slow, at: 2m, seconds: 3s}
+  - {kind: xid, at: 3m, node: big-node-2, code: 79}
+"""
+LEAST = """\
+title: least
+duration: 60s
+warmup: 0
+fleet: [{engine: h100-8b}]
+workload:
+  sources:
+    - {name: chat, mix: m-small, rate: 5}
+"""
+
+
+def parse(text: str) -> object:
+    return parse_scenario(text, "s.yaml", Path())
+
+
+def test_everything_that_can_be_said_is_read() -> None:
+    scenario = parse_scenario(GOOD, "s.yaml", Path())
+    assert scenario.duration == 300.0
+    assert scenario.replica_names == ("big-1", "big-2", "big-3", "a100-8b-1")
+    assert scenario.nodes["big-node-2"] == ("big-3",)
+    big, small = scenario.fleet
+    assert (big.settings.max_num_seqs, big.settings.watermark, big.law.host) == (64, 0.01, 0.0025)
+    assert big.settings.max_num_batched_tokens == 8192  # what the options do not say stays the model's
+    assert small.cold_start == 240.0
+    assert scenario.policy.law == Fixed(limit=40)
+    assert scenario.admission_settings.mode is Mode.OBSERVE
+    assert scenario.admission_settings.interactive.ttft == 1.0
+    assert scenario.admission_settings.tenant("gold").weight == 2.0
+    mixed, drawn, people = scenario.workload.sources
+    assert mixed.curve is not None
+    assert mixed.curve.at(300.0) == pytest.approx(9)
+    assert drawn.curve is not None
+    assert (drawn.curve.at(59), drawn.curve.at(61), drawn.curve.at(81)) == (2.5, 7.5, 2.5)
+    assert drawn.prompt == Lognormal(median=300, sigma=1.1, largest=4000)
+    assert drawn.output == FixedLength(60)
+    assert drawn.patience.build().first_token_seconds == 10.0
+    assert drawn.retry is not None
+    assert drawn.retry.build().budget_ratio == 0.1
+    assert people.users == 30
+    wedged, slow, xid = scenario.faults
+    assert isinstance(wedged, Wedged)
+    assert isinstance(slow, ScrapeSlow)
+    assert (wedged.lasts, slow.lasts, xid.at) == (10.0, None, 180.0)
+
+
+def test_the_default_law_takes_the_objectives_of_the_scenario_unless_it_has_its_own() -> None:
+    scenario = parse_scenario(LEAST + "slo: {ttft: 10s, tpot: 75ms}\n", "s.yaml", Path())
+    law = scenario.policy.for_slo(scenario.slo)
+    assert isinstance(law, SloGradient)
+    assert (law.ttft, law.tpot) == (10.0, 0.075)
+    own = LEAST + "slo: {ttft: 10s, tpot: 75ms}\npolicy: {law: {law: slo-gradient, ttft: 3s}}\n"
+    scenario = parse_scenario(own, "s.yaml", Path())
+    law = scenario.policy.for_slo(scenario.slo)
+    assert isinstance(law, SloGradient)
+    assert (law.ttft, law.tpot) == (3.0, 0.075)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("seed: 7", "sed: 7", "s.yaml: line 4: unknown key 'sed' (did you mean 'seed'?)"),
+        ("duration: 5m", "duration: 5", "line 2: duration: a duration needs a unit, like 2s or 5m (got 5)"),
+        ("duration: 5m", "", "s.yaml: duration is missing"),
+        ("seed: 7", "seed: '7'", "line 4: seed: should be a valid integer (got '7')"),
+        ("seed: 7", "seed: 7.5", "line 4: seed: should be a valid integer (got 7.5)"),
+        ("seed: 7", "seed: 7\nseed: 8", "line 5: key 'seed' stands here and in line 4"),
+        ("warmup: 30s", "warmup: 5m", "line 2: warmup (5m) leaves nothing of the duration (5m) to measure"),
+        ("engine: h100-8b", "engine: h200-8b",
+         "line 6: fleet.0: no engine model is called 'h200-8b'; there are a100-8b, h100-8b"),
+        ("max_num_seqs: 64", "max_num_seq: 64",
+         "line 10: fleet.0: options: Object contains unknown field max_num_seq"),
+        ("max_num_seqs: 64", "max_num_seqs: 64000",
+         "line 10: fleet.0: options: max_num_batched_tokens (8192) is under max_num_seqs (64000)"),
+        ("host_ms: 2.5", "host_ms: fast",
+         "line 11: fleet.0: constants: Expected float, got str - at $.host_ms"),
+        ("host_ms: 2.5", "max_num_seqs: 9",
+         "fleet.0: constants: max_num_seqs is an option of the engine, it belongs under options"),
+        ("replicas: 3", "replicas: 0",
+         "line 9: fleet.0.replicas: should be greater than or equal to 1 (got 0)"),
+        ("engine: a100-8b", "engine: a100-8b, name: big",
+         "line 13: fleet.1: there is another replica 'big-1'"),
+        ("mix: azure-conv", "mix: azure-cnv", "line 23: workload.sources.0: no mix is called 'azure-cnv'"),
+        ("users: 30, ", "",
+         "line 33: workload.sources.2: a source has either a rate (requests come by themselves) or users"),
+        ("mix: m-small,", "",
+         "line 33: workload.sources.2: a source has a mix, or a trace, or lengths of prompt and output"),
+        ("kind: day", "kind: dya",
+         "line 23: workload.sources.0.rate: there is no 'dya', there are a number, steps, lines, burst, day"),
+        ("low: 1,", "low: one,",
+         "line 23: workload.sources.0.rate.low: should be a valid number (got 'one')"),
+        ("low: 1,", "", "line 23: workload.sources.0.rate.low is missing"),
+        ("period: 10m", "periode: 10m",
+         "line 23: unknown key 'periode' under workload.sources.0.rate (did you mean 'period'?)"),
+        ("median: 300", "median: -3",
+         "line 25: workload.sources.1.prompt: Expected float > 0.0 - at $.median"),
+        ("kind: lognormal", "kind: normal", "line 25: workload.sources.1.prompt: Invalid value 'normal'"),
+        ("backoff: full-jitter", "backoff: jitter", "line 32: workload.sources.1.retry.backoff: should be"),
+        ("budget: 10%", "budget: 110%",
+         "line 32: workload.sources.1.retry.budget: a share lies between 0 and 1"),
+        ("name: drawn", "name: mixed", "line 24: workload.sources.1: there is another source 'mixed'"),
+        ("kind: wedged", "kind: wedgd",
+         "line 35: faults.0.kind: there is no 'wedgd', there are lost, restarted,"),
+        ("replica: big-2", "replica: big-4",
+         "line 35: faults.0: there is no replica 'big-4', there are big-1, big-2, big-3, a100-8b-1"),
+        ("at: 1m, for: 10s, replica", "at: 5m, for: 10s, replica",
+         "line 35: faults.0.at: 300 s is not before the end of the run (300 s)"),
+        ("node: big-node-2", "node: big-node-3",
+         "line 37: faults.2: there is no node 'big-node-3', there are big-node-1, big-node-2, a100-8b-node"),
+        ("seconds: 3s", "seconds: 3s, secnds: 3s",
+         "line 36: unknown key 'secnds' under faults.1 (did you mean 'seconds'?)"),
+        ("law: fixed, limit: 40", "law: fixed, limit: 0",
+         "line 16: policy.law.limit: should be greater than or equal to 1 (got 0)"),
+        ("law: {law: fixed, limit: 40}", "law: fixd",
+         "line 16: policy.law: no policy is called 'fixd'; there are none,"),
+        ("weight: 2.0", "weight: heavy", "line 19: admission.tenants.gold.weight: should be a valid number"),
+        ("objective: 99%", "objective: 99", "line 14: slo.objective: a share lies between 0 and 1 (got 99)"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_with_line_and_reason(old: str, new: str, sentence: str) -> None:
+    assert GOOD.count(old) == 1
+    with pytest.raises(SettingsError) as caught:
+        parse(GOOD.replace(old, new))
+    assert len(caught.value.sentences) == 1
+    assert sentence in caught.value.sentences[0]
+    assert caught.value.sentences[0].startswith("s.yaml: ")
+
+
+def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_lines() -> None:
+    bad = GOOD.replace("seed: 7", "seed: x").replace("tries: 3", "tries: 0")
+    bad = bad.replace("kind: wedged", "kind: w")
+    with pytest.raises(SettingsError) as caught:
+        parse(bad)
+    lines = [sentence.split(": ")[1] for sentence in caught.value.sentences]
+    assert lines == ["line 4", "line 32", "line 35"]
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "just words\n", "title: [\n", "a: b: c\n"])
+def test_what_is_no_scenario_at_all_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse(text)
+
+
+def test_a_file_that_is_not_there_and_a_name_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no-such\.yaml: cannot be read: No such file"):
+        load_scenario(str(tmp_path / "no-such.yaml"))
+    with pytest.raises(SettingsError, match="no file and no built-in scenario 'stedy-2x'"):
+        load_scenario("stedy-2x")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match="not UTF-8 text"):
+        load_scenario(str(tmp_path / "binary.yaml"))
+
+
+def test_all_built_in_scenarios_are_good_and_cover_what_goes_wrong() -> None:
+    names = built_in_names()
+    assert len(names) >= 15
+    scenarios = {name: load_scenario(name) for name in names}
+    assert len({scenario.title for scenario in scenarios.values()}) == len(names)
+    kinds = {fault.kind for scenario in scenarios.values() for fault in scenario.faults}
+    assert kinds == {
+        *("lost", "restarted", "started", "wedged", "slowed", "xid", "scrape-slow", "scrape-failing"),
+        *("scrape-frozen", "scrape-nan", "prometheus-away"),
+    }
+    for times in ("0.8", "1", "2", "3", "10"):
+        assert scenarios[f"steady-{times}x"].workload.times == float(times)
+
+
+def test_a_trace_is_found_beside_its_scenario_and_must_be_long_enough(tmp_path: Path) -> None:
+    rows = "".join(f"{i * 0.5},{100 + i},{10 + i}\n" for i in range(100))
+    (tmp_path / "t.csv").write_text("t_s,input_tokens,output_tokens\n" + rows)
+    file = tmp_path / "s.yaml"
+    trace = LEAST.replace("mix: m-small", "trace: {file: t.csv%s}")
+    file.write_text(trace % ", resample: 10s")
+    source = load_scenario(str(file)).workload.sources[0]
+    assert source.trace is not None
+    assert source.trace.file == tmp_path / "t.csv"
+    for more, sentence in {
+        "": "line 7: workload.sources.0.trace: 100 requests are too few for 60 s",
+        ", window: [20s, 10s]": "line 7: workload.sources.0.trace: window must end after it starts",
+        ", window: [0s, 10s], resample: 20s": "resample (20 s) is longer than what there is (10 s)",
+    }.items():
+        file.write_text(trace % more)
+        with pytest.raises(SettingsError) as caught:
+            load_scenario(str(file))
+        assert sentence in str(caught.value)
+    (tmp_path / "t.csv").write_text("t_s,input_tokens,output_tokens\n1,2,x\n")
+    with pytest.raises(SettingsError, match=r"line 7: .*t\.csv:2: not a time and two numbers of tokens"):
+        load_scenario(str(file))
+    (tmp_path / "t.csv").unlink()
+    with pytest.raises(SettingsError, match=r"line 7: workload\.sources\.0\.trace\.file: there is no file"):
+        load_scenario(str(file))

@@ -1,0 +1,117 @@
+"""`controlplane simulate run`, `list` and `sweep` as a user calls them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from controlplane.commands.simulate_run import list_, run, sweep
+from controlplane.simulator.scenario.reading import built_in_names
+
+SHORT = """\
+title: a short run
+duration: 40s
+warmup: 10s
+fleet: [{engine: h100-8b}]
+slo: {ttft: 1s, tpot: 50ms}
+workload:
+  sources:
+    - {name: chat, mix: azure-conv, rate: 17.5}
+"""
+KEYS = {
+    *("offered", "completed", "refused", "refused_by_length", "request_goodput", "token_goodput"),
+    *("ttft_p95_seconds", "tpot_p95_seconds", "preemptions", "jain_index"),
+}
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> str:
+    file = tmp_path / "short.yaml"
+    file.write_text(SHORT)
+    return str(file)
+
+
+def call(command: object, *args: str) -> Result:
+    return CliRunner().invoke(command, args, catch_exceptions=False)  # type: ignore[arg-type]
+
+
+def test_run_prints_the_same_bytes_of_json_for_the_same_seed(short: str) -> None:
+    first, again = (call(run, short, "--json", "--load", "2") for _ in range(2))
+    assert first.exit_code == 0
+    assert first.output == again.output
+    result = json.loads(first.output)
+    assert result.keys() >= KEYS
+    assert (result["scenario"], result["load"], result["seed"]) == ("short", 2.0, 1)
+    assert result["policy"]["law"] == "slo-gradient"
+    assert result["policy"]["ttft"] == "1s"
+    other = json.loads(call(run, short, "--json", "--load", "2", "--seed", "5").output)
+    assert (other["seed"], other["offered"] == result["offered"]) == (5, False)
+
+
+def test_the_policy_of_the_command_wins(short: str) -> None:
+    result = json.loads(call(run, short, "--json", "--policy", "fixed:20", "--load", "2").output)
+    assert result["policy"] == {"law": "fixed", "limit": 20}
+    assert result["limit_mean"] == 20
+    assert json.loads(call(run, short, "--json", "--policy", "none").output)["limit_mean"] is None
+
+
+def test_run_prints_a_table_for_people(short: str) -> None:
+    output = call(run, short, "--load", "2").output
+    for word in ("short", "a short run", "load 2x", "slo-gradient", "TTFT p50", "under_1k", "in truth"):
+        assert word in output
+    assert "wrong" not in output
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("no-such",), "there is no file and no built-in scenario 'no-such'"),
+        (("steady-1x", "--policy", "magic"), "no policy is called 'magic'; there are none, gradient,"),
+        (("steady-1x", "--policy", "fixed:0"), "a fixed limit is a whole number from 1 on (got 'fixed:0')"),
+        (("steady-1x", "--load", "0"), "0.0 is not in the range"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_sentence(args: tuple[str, ...], sentence: str) -> None:
+    result = call(run, *args)
+    assert result.exit_code != 0
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_bad_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(SHORT.replace("warmup: 10s", "warmp: 10s"))
+    result = call(run, str(file))
+    assert result.exit_code == 1
+    assert f"{file}: line 3: unknown key 'warmp' (did you mean 'warmup'?)" in result.output
+
+
+def test_list_names_all_built_in_scenarios() -> None:
+    lines = call(list_).output.splitlines()
+    assert {line.split()[0] for line in lines if not line.startswith(" ")} == set(built_in_names())
+
+
+def test_sweep_finds_a_limit_and_prints_it(short: str) -> None:
+    result = call(sweep, short, "--load", "2", "--seeds", "1", "--processes", "1", "--json")
+    found = json.loads(result.output)
+    assert found["swept"] == "limit"
+    assert found["seeds"] == [1]
+    assert found["best"] in found["points"]
+    assert found["best"]["token_goodput"] == max(point["token_goodput"] for point in found["points"])
+
+
+def test_sweep_of_the_rate_says_what_the_rates_are(short: str) -> None:
+    output = call(sweep, short, "--rate", "--seeds", "1", "--processes", "1").output
+    assert "best times:" in output
+    assert "rate of chat:" in output
+
+
+def test_a_chart_is_drawn_into_a_png_file(short: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "chart.png"
+    assert call(run, short, "--load", "2", "--chart", str(file)).exit_code == 0
+    content = file.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 20_000
+    assert call(run, short, "--load", "2", "--chart", str(tmp_path / "no" / "c.png")).exit_code == 1
