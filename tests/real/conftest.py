@@ -23,6 +23,25 @@ KEEP_SERVERS = 2
 
 StartServer = Callable[..., Awaitable[VllmServer]]
 
+TABLES = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make room for what the tests measured."""
+    config.stash[TABLES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print it at the end, also where all went well."""
+    for table in config.stash[TABLES]:
+        terminalreporter.write_line(f"\n{table}")
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Tell people something at the end of the test run."""
+    return request.config.stash[TABLES].append
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder."""

@@ -65,7 +65,7 @@ class History:
     def known(self, objective: Objective) -> tuple[list[Known], list[Cell]]:
         """What each tick knew, and all closed cells, with that objective."""
         memory, known, cells = Memory(), list[Known](), list[Cell]()
-        pools = {}
+        pools: dict[str, PoolPolicy] = {}
         for row in self._ticks:
             if not pools and row.samples.targets:
                 slo = Slo(ttft=f"{objective.ttft_seconds}s", tpot=f"{objective.tpot_seconds}s")
@@ -82,12 +82,16 @@ class History:
                     Known(
                         number=snapshot.tick,
                         pool=pool,
-                        goodput_span=_span(replica.cells),
+                        goodput_span=_span(
+                            replica.cells, after=row.at - settings.window - settings.goodput_cell
+                        ),
                         latency_span=(marks[0], replica.latest.at) if marks and replica.latest else None,
                     )
                 )
         return known, cells
 
 
-def _span(cells: Sequence[Cell]) -> tuple[float, float] | None:
-    return (cells[0].start, cells[-1].end) if cells else None
+def _span(cells: Sequence[Cell], after: float) -> tuple[float, float] | None:
+    """The window that a pool speaks of: while a replica is away its cells grow old, and go."""
+    kept = [cell for cell in cells if cell.start >= after]
+    return (kept[0].start, kept[-1].end) if kept else None

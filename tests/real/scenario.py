@@ -17,6 +17,7 @@ from .history import Objective
 from .load import HangUp, Load, Outcome, Record, Report, parse_lengths, run_load
 from .server import ServerOptions, VllmServer, sample_sum, wait_until
 from .watcher import Watcher
+from .witness import Blind, note_blindness
 
 POOL = "chat"
 OBJECTIVE = Objective(ttft_seconds=2.5, tpot_seconds=0.01)
@@ -24,17 +25,24 @@ OBJECTIVE = Objective(ttft_seconds=2.5, tpot_seconds=0.01)
 is late, and those that were preempted are slow."""
 
 LOADS: Mapping[str, Mapping[str, Any]] = {
-    "light": {"rate": 6, "clients": 32, "seconds": 20, "prompt": "16-96", "output": "8-96"},
-    "mixed": {"clients": 24, "seconds": 32, "prompt": "16-200", "output": "lognormal:120:0.8:1-600"},
-    "overload": {"clients": 40, "seconds": 30, "prompt": "64", "output": "400"},
+    "light": {"rate": 4, "clients": 32, "seconds": 20, "prompt": "16-96", "output": "1-96"},
+    "mixed": {"clients": 24, "seconds": 28, "prompt": "16-200", "output": "lognormal:120:0.8:1-600"},
+    "overload": {"clients": 40, "seconds": 25, "prompt": "64", "output": "400"},
+    # Long before the end, or the answer might be whole before the engine hears that nobody wants it.
     "hang-ups": {
         "clients": 12,
         "seconds": 12,
-        "output": "250",
-        "hang_up": HangUp(after_tokens=40, share=0.5),
+        "output": "500",
+        "hang_up": HangUp(after_tokens=20, share=0.5),
     },
-    # Not a whole number of seconds, or all the clients that gave up together would always meet a scrape.
-    "timeouts": {"clients": 32, "seconds": 12, "output": "400", "timeout_seconds": 1.7},
+    # The patient ones are more than it can serve, so that the others leave the queue without a token.
+    "impatient": {
+        "rate": 24,
+        "clients": 48,
+        "seconds": 12,
+        "output": "400",
+        "hang_up": HangUp(after_seconds=1.2, share=0.5),
+    },
     "restart": {"clients": 12, "seconds": 8, "prompt": "64", "output": "200"},
     "after": {"clients": 12, "seconds": 12, "prompt": "32", "output": "200"},
 }
@@ -46,6 +54,7 @@ _COUNTERS = {
     "prompt_tokens": "vllm:prompt_tokens_total",
     "generation_tokens": "vllm:generation_tokens_total",
     "preemptions": "vllm:num_preemptions_total",
+    "e2e_seconds": "vllm:e2e_request_latency_seconds_sum",
 }
 
 
@@ -80,6 +89,14 @@ class Phase:
         assert self.after is not None
         return self.after[counter] - self.before[counter]
 
+    @property
+    def mean_offset_seconds(self) -> float | None:
+        """How much longer requests took for their clients than for the engine; None where none finished."""
+        took = [record.e2e_seconds for record in self.records if record.outcome is Outcome.OK]
+        if self.after is None or not took:
+            return None
+        return (sum(took) - self.grew("e2e_seconds")) / len(took)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -89,6 +106,7 @@ class Run:
     killed_at: float
     """The server had been killed by then, and was alive `kill_began_at`."""
     kill_began_at: float
+    blind: Blind
     looks: list[dict[str, Any]]
     events: list[dict[str, Any]]
     decisions: list[dict[str, Any]]
@@ -113,6 +131,8 @@ class Run:
 async def play(venv: Path, model: Path, logs: Path, directory: Path) -> Run:
     """Run it all against a server of our own. Every wait ends on a condition, or fails at a deadline."""
     server = VllmServer(ServerOptions(), venv, model, logs)
+    blind: Blind = []
+    looking_away = asyncio.create_task(note_blindness(blind))
     async with (
         server,
         Watcher(
@@ -125,7 +145,7 @@ async def play(venv: Path, model: Path, logs: Path, directory: Path) -> Run:
     ):
         stage = _Stage(server, watcher)
         await stage.watched_at_rest()
-        for name in ("light", "mixed", "overload", "hang-ups", "timeouts"):
+        for name in ("light", "mixed", "overload", "hang-ups", "impatient"):
             await stage.play(name)
         kill_began_at, killed_at = await stage.kill_under_load()
         await server.start()
@@ -134,8 +154,10 @@ async def play(venv: Path, model: Path, logs: Path, directory: Path) -> Run:
         await stage.all_is_counted()
         events = (await watcher.ask("/api/v1/events?limit=1000"))["items"]
         decisions = (await watcher.ask("/api/v1/decisions?limit=1000"))["items"]
+    looking_away.cancel()
     return Run(
         phases=stage.phases,
+        blind=blind,
         killed_at=killed_at,
         kill_began_at=kill_began_at,
         looks=watcher.looks,
@@ -210,7 +232,8 @@ class _Stage:
 
         async def counted() -> bool:
             pool = self._watcher.looks[-1]["pools"][0]
-            return pool["totals"]["finished"] == finished or pool["load"]["running"]["at"] > closed_by
+            counted_up = pool["totals"]["finished"] == finished
+            return counted_up or bool(pool["load"]["running"]["at"] > closed_by)
 
         await wait_until(counted, 3 * OBJECTIVE.cell_seconds)
 

@@ -58,9 +58,11 @@ class Watcher:
             await wait_until(self._serves)
             self._looking = asyncio.create_task(self._look())
             await wait_until(self._has_looked)
-        except BaseException:
-            await self._end()
-            raise
+        except TimeoutError:
+            raise AssertionError(f"the daemon does not get ready: {self.log}") from None
+        finally:
+            if not self.looks:
+                await self._end()
         return self
 
     async def __aexit__(
@@ -108,7 +110,7 @@ class Watcher:
             return False
         self._url = found[1]
         with contextlib.suppress(aiohttp.ClientResponseError):  # 503 before the first tick
-            return (await self.ask("/readyz"))["status"] == "ok"
+            return bool((await self.ask("/readyz"))["status"] == "ok")
         return False
 
     async def _has_looked(self) -> bool:

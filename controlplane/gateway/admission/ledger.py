@@ -25,6 +25,8 @@ from math import inf
 
 import msgspec
 
+from controlplane.policy.limits.law import UNLIMITED
+
 
 class Reservation:
     """What one request holds of one replica. `tokens` covers its prompt and all its sequences' output."""
@@ -63,7 +65,7 @@ class Ledger:
 
     def __init__(self, extension_tokens: int) -> None:
         self.budget_tokens = inf
-        self.limit = inf  # sequences
+        self.limit = UNLIMITED  # sequences; under 1 nothing fits
         self.reserved_tokens = 0
         self.sequences = 0
         self.foreign_tokens = 0.0
@@ -72,14 +74,24 @@ class Ledger:
         self.extensions = 0
         self.grown_tokens = 0  # of the reserved ones, those that no admission asked for
 
+    @property
+    def has_place(self) -> bool:
+        """Whether one sequence more is within the limit."""
+        return self.sequences + self.foreign_sequences + 1 <= self.limit
+
     def fits(self, tokens: int, sequences: int, ceiling: float = 1.0) -> bool:
         """Whether a request may be let in that fills budget and limit up to `ceiling` (0..1) at most."""
-        if self.sequences + self.foreign_sequences + sequences > max(1.0, self.limit * ceiling):
-            # Several sequences of one request may be more than a small limit: alone, they may run.
-            if self.sequences or sequences <= self.limit:
-                return False
-        free = self.budget_tokens * ceiling - self.reserved_tokens - self.foreign_tokens
-        return tokens <= free or (tokens > self.budget_tokens * ceiling and self.sequences == 0)
+        if self.limit < 1.0:
+            return False
+        taken = self.sequences + self.foreign_sequences
+        alone = self.sequences == 0
+        # A request of more sequences than the limit may run alone.
+        if taken + sequences > max(1.0, self.limit * ceiling) and not (alone and sequences > self.limit):
+            return False
+        others = self.foreign_tokens
+        if tokens <= self.budget_tokens * ceiling - self.reserved_tokens - others:
+            return True
+        return alone and (tokens > self.budget_tokens or tokens <= self.budget_tokens - others)
 
     def is_short_of_tokens(self, tokens: int) -> bool:
         """Whether a request that does not fit would not fit for its tokens either."""

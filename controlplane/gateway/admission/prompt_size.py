@@ -122,7 +122,8 @@ def _tokenized(
     if endpoint is Endpoint.CHAT and "chat_template" not in body:
         chat = tokenizer.chat_tokens(body)
         if chat is not None:
-            return chat, True
+            # Which fields of a tool definition a template gets to see differs between engines.
+            return chat, not body.get("tools")
     texts_alone = not found.messages
     special = texts_alone and body.get("add_special_tokens") is not False
     return sum(

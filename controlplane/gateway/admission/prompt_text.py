@@ -12,6 +12,7 @@ read them), and the conversation that `previous_response_id` names (it lies in t
 import json
 
 import msgspec
+from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane.gateway.admission.body_edit import JsonObject
 from controlplane.gateway.admission.endpoint import Endpoint
@@ -26,18 +27,20 @@ class TooManyItemsError(Exception):
     """The request has more items, or deeper ones, than are looked at one by one."""
 
 
-class Media(msgspec.Struct, frozen=True):
+class Media(BaseModel):
     """Tokens taken for one image, audio or video, or for a part of unknown kind.
 
     What a medium really costs depends on model, size and length, which a gateway would have to fetch and
-    decode to know. 1,600 is Llama 3.2 Vision's image (1,601) and about a megapixel for Qwen2-VL; 750 is half
-    a minute for Qwen2-Audio (25 tokens a second).
+    decode to know: set the figures of the models that are served. 1,600 is Llama 3.2 Vision's image (1,601)
+    and about a megapixel for Qwen2-VL; 750 is half a minute for Qwen2-Audio (25 tokens a second).
     """
 
-    image_tokens: int = 1600
-    audio_tokens: int = 750
-    video_tokens: int = 8192
-    unknown_tokens: int = 1600
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image_tokens: int = Field(1600, ge=0)
+    audio_tokens: int = Field(750, ge=0)
+    video_tokens: int = Field(8192, ge=0)
+    unknown_tokens: int = Field(1600, ge=0)
 
 
 class PromptText(msgspec.Struct):

@@ -14,6 +14,7 @@ A tenant that is new in a category starts from what the category has learned ove
 """
 
 import math
+import re
 from enum import StrEnum
 
 from controlplane.gateway.admission.lru import Lru
@@ -36,7 +37,7 @@ class Category(StrEnum):
     SCRIPT = "script"  # mostly characters outside of ASCII: CJK, Cyrillic, Arabic, ...
 
 
-_CODE_MARKS = frozenset('{}[]()<>;=_\\/|&#$*+`"')
+_CODE_MARKS = re.compile(r'[{}\[\]()<>;=_\\/|&#$*+`"]')
 _SAMPLE_CHARACTERS = 512
 
 
@@ -49,10 +50,9 @@ def category_of(text: str) -> Category:
         sample = text[:_SAMPLE_CHARACTERS] + text[middle:][:_SAMPLE_CHARACTERS] + text[-_SAMPLE_CHARACTERS:]
     if not sample:
         return Category.PROSE
-    if not sample.isascii() and sum(not c.isascii() for c in sample) > 0.2 * len(sample):
+    if len(sample.encode("ascii", "ignore")) < 0.8 * len(sample):
         return Category.SCRIPT
-    marks = sum(c in _CODE_MARKS for c in sample)
-    return Category.CODE if marks > 0.06 * len(sample) else Category.PROSE
+    return Category.CODE if len(_CODE_MARKS.findall(sample)) > 0.06 * len(sample) else Category.PROSE
 
 
 class _Ratio:

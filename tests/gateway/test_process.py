@@ -1,0 +1,302 @@
+"""The gateway as a process, before simulated engines: the SDKs of OpenAI and Anthropic, workers, kill -9."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+import trustme
+from processes import CONTROLPLANE, config, free_ports, running
+
+TOKEN = "steer"
+MODEL = "h100-8b"
+
+
+def fetch(url: str, token: str = "") -> bytes:
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"} if token else {})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        body: bytes = response.read()
+    return body
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A gateway before two simulated engines: its public and its control address."""
+    folder = tmp_path_factory.mktemp("fleet")
+    listen, control = free_ports(2)
+    first, second = consecutive()
+    engines = (
+        "simulate",
+        "serve",
+        "--engine",
+        MODEL,
+        "--port",
+        str(first),
+        "--replicas",
+        "2",
+        "--speed",
+        "20",
+    )
+    path = config(folder, listen, control, [first, second], "  admission: {mode: enforce}")
+    public = f"http://127.0.0.1:{listen}"
+    with (
+        running(folder / "engines.log", *engines, url=f"http://127.0.0.1:{second}/health"),
+        running(
+            folder / "gateway.log", "gateway", "-c", str(path), url=f"{public}/ready", CONTROL_TOKEN=TOKEN
+        ),
+    ):
+        yield public, f"http://127.0.0.1:{control}"
+
+
+def local(port: int, path: str) -> str:
+    return f"http://127.0.0.1:{port}{path}"
+
+
+def consecutive() -> tuple[int, int]:
+    """Two free ports, one after the other."""
+    for _ in range(100):
+        (port,) = free_ports(1)
+        if port < 65535:
+            return port, port + 1
+    raise AssertionError("no ports")
+
+
+@pytest.fixture
+def client(fleet: tuple[str, str]) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{fleet[0]}/v1", api_key="sk-x", max_retries=0) as made:
+        yield made
+
+
+MESSAGES: Any = [{"role": "user", "content": "Say something."}]
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+        },
+    }
+]
+
+
+def test_openai_chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8)
+    assert answer.choices[0].message.content
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+
+
+def test_openai_stream_has_no_usage_unless_asked_for(client: openai.OpenAI) -> None:
+    chunks = list(client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8, stream=True))
+    assert all(chunk.choices for chunk in chunks)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    options: Any = {"include_usage": True}
+    chunks = list(
+        client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, max_tokens=8, stream=True, stream_options=options
+        )
+    )
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 8
+
+
+def test_openai_tools_completions_models(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8, tools=TOOLS)
+    assert answer.choices[0].finish_reason
+    text = client.completions.create(model=MODEL, prompt="Once", max_tokens=4, n=2)
+    assert len(text.choices) == 2
+    assert [model.id for model in client.models.list().data] == [MODEL]
+
+
+def test_openai_errors_are_the_ones_that_it_knows(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="none", messages=MESSAGES)
+    assert unknown.value.code == "unknown_model"
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=10_000_000)
+
+
+def test_anthropic_errors_are_the_ones_that_it_knows(fleet: tuple[str, str]) -> None:
+    with anthropic.Anthropic(base_url=fleet[0], api_key="sk-x", max_retries=0) as claude:
+        with pytest.raises(anthropic.NotFoundError):
+            claude.messages.create(model="none", max_tokens=4, messages=MESSAGES)
+        with pytest.raises(anthropic.APIStatusError) as simulated:
+            # The simulator has no /v1/messages; what it says comes through.
+            claude.messages.create(model=MODEL, max_tokens=4, messages=MESSAGES)
+    assert simulated.value.status_code in (404, 405)
+
+
+def test_the_daemon_sees_what_became_of_requests(client: openai.OpenAI, fleet: tuple[str, str]) -> None:
+    began = time.time()
+    client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8)
+    time.sleep(1.2)
+    windows = json.loads(fetch(f"{fleet[1]}/control/v1/outcomes?after={began - 1}", TOKEN))
+    assert sum(window["finished"] for window in windows) >= 1
+
+
+def test_kill_9_of_an_engine_in_the_middle_of_streams(tmp_path: Path) -> None:
+    listen, control, doomed, other = free_ports(4)
+    path = config(tmp_path, listen, control, [doomed, other], "  admission: {retries: {least: 50}}")
+    serve = ("simulate", "serve", "--engine", MODEL)
+    ends: list[str] = []
+
+    def stream(number: int) -> None:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{listen}/v1", api_key="x", max_retries=0) as client:
+            prompt: Any = [{"role": "user", "content": f"Question {number}"}]
+            try:
+                for _ in client.chat.completions.create(
+                    model=MODEL, messages=prompt, max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+                ):
+                    pass
+            except openai.APIError as error:
+                ends.append(f"{type(error).__name__} {error.code}")
+            else:
+                ends.append("whole")
+
+    with (
+        running(tmp_path / "a.log", *serve, "--port", str(doomed), url=local(doomed, "/health")) as engine,
+        running(tmp_path / "b.log", *serve, "--port", str(other), url=local(other, "/health")),
+        running(
+            *(tmp_path / "g.log", "gateway", "-c", str(path)),
+            url=local(listen, "/ready"),
+            CONTROL_TOKEN=TOKEN,
+        ),
+    ):
+        time.sleep(2.5)  # both have been looked at
+        threads = [threading.Thread(target=stream, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.2)
+        engine.kill()
+        for number in range(16, 20):  # new ones go to the other engine
+            stream(number)
+        for thread in threads:
+            thread.join(60)
+    assert len(ends) == 20
+    assert ends[-1] == "whole"
+    broken = [end for end in ends if end != "whole"]
+    assert 0 < len(broken) < 16
+    assert set(broken) == {"APIError upstream_cut"}
+
+
+def test_two_workers_are_one_gateway(tmp_path: Path) -> None:
+    listen, control, engine = free_ports(3)
+    path = config(tmp_path, listen, control, [engine], "  admission: {mode: enforce}")
+    serve = ("simulate", "serve", "--engine", MODEL, "--speed", "20", "--port", str(engine))
+    public, steering = f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{control}"
+    with (
+        running(tmp_path / "e.log", *serve, url=f"http://127.0.0.1:{engine}/health"),
+        running(
+            tmp_path / "g.log",
+            *("gateway", "-c", str(path), "--workers", "2"),
+            url=f"{public}/ready",
+            CONTROL_TOKEN=TOKEN,
+        ) as process,
+    ):
+        time.sleep(3.0)
+        began = time.time()
+        for number in range(20):
+            with openai.OpenAI(base_url=f"{public}/v1", api_key="x") as client:
+                prompt: Any = [{"role": "user", "content": f"{number}"}]
+                client.chat.completions.create(model=MODEL, messages=prompt, max_tokens=4)
+        time.sleep(1.3)
+        page = fetch(f"{steering}/metrics").decode()
+        counted = [
+            line for line in page.splitlines() if line.startswith("controlplane_gateway_requests_total")
+        ]
+        assert sum(float(line.rsplit(" ", 1)[1]) for line in counted) == 20
+        assert "controlplane_gateway_workers 2.0" in page
+        assert "controlplane_gateway_share_ratio 1.0" in page
+        windows = json.loads(fetch(f"{steering}/control/v1/outcomes?after={began - 1}", TOKEN))
+        assert {window["gateway"] for window in windows} == {"gw/0", "gw/1"}
+        assert sum(window["finished"] for window in windows) == 20
+        order = {
+            "term": 1,
+            "version": 1,
+            "sent_at": time.time(),
+            "expires_at": time.time() + 60,
+            "replicas": [{"name": "e", "pool": "chat", "url": f"http://127.0.0.1:{engine}", "limit": 8}],
+            "share": 0.5,
+        }
+        request = urllib.request.Request(
+            f"{steering}/control/v1/state",
+            json.dumps(order).encode(),
+            {"authorization": f"Bearer {TOKEN}"},
+            method="PUT",
+        )
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+        page = fetch(f"{steering}/metrics").decode()
+        assert "controlplane_gateway_share_ratio 0.5" in page
+        assert 'controlplane_gateway_replica_limit_sequences{pool="chat",replica="e"} 4.0' in page
+        # A worker that dies is started again.
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 2
+        os.kill(int(children[0]), signal.SIGKILL)
+        until = time.monotonic() + 15
+        text = b""
+        while b"controlplane_gateway_workers 2.0" not in text:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+            with contextlib.suppress(OSError):  # what waited to be accepted by the dead one is reset
+                text = fetch(f"{steering}/metrics")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    assert "stopped" in (tmp_path / "g.log").read_text()
+
+
+def test_tls_and_client_certificates(tmp_path: Path) -> None:
+    listen, control, engine = free_ports(3)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    for index, part in enumerate(certificate.cert_chain_pems):
+        part.write_to_path(tmp_path / "cert.pem", append=index > 0)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    path = config(tmp_path, listen, control, [engine], "  tls: {cert_file: cert.pem, key_file: key.pem}")
+    serve = ("simulate", "serve", "--engine", MODEL, "--speed", "20", "--port", str(engine))
+    with (
+        running(tmp_path / "e.log", *serve, url=local(engine, "/health")),
+        running(
+            *(tmp_path / "g.log", "gateway", "-c", str(path)),
+            url=local(control, "/ready"),
+            CONTROL_TOKEN=TOKEN,
+        ),
+    ):
+        text = subprocess.run(
+            ["curl", "-s", "--cacert", tmp_path / "ca.pem", f"https://127.0.0.1:{listen}/v1/models"],
+            check=True,
+            capture_output=True,
+        ).stdout
+        assert json.loads(text)["data"][0]["id"] == MODEL
+
+
+def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    listen, control = free_ports(2)
+    path = config(tmp_path, listen, control, [1], "  tls: {cert_file: no.pem, key_file: no.pem}")
+    ended = subprocess.run(
+        [CONTROLPLANE, "gateway", "-c", path], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.returncode == os.EX_CONFIG
+    assert "no.pem" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    path = config(tmp_path, 0, control, [1])
+    ended = subprocess.run(
+        [CONTROLPLANE, "gateway", "-c", path, "--workers", "2"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "gateway.listen (127.0.0.1:0)" in ended.stderr
