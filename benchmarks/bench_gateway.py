@@ -27,13 +27,13 @@ import resource
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -44,9 +44,10 @@ HERE = Path(__file__).parent / "gateway"
 RESULT = Path(__file__).parent / "results" / "gateway.json"
 RATE = 20.0
 TOKENS = 400
+_PROBE_SECONDS = 5.0  # a proxy that takes longer for a first token does not hold so many streams
 TICKS = os.sysconf("SC_CLK_TCK")
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def free_port() -> int:
@@ -67,7 +68,15 @@ def commands(peers: str) -> dict[str, list[str]]:
     router = Path(peers).with_name("vllm-router")
     if router.exists():
         found["vllm-router"] = [
-            *(str(router), "--host", "127.0.0.1", "--port", "PORT", "--worker-urls", "http://127.0.0.1:UPSTREAM"),
+            *(
+                str(router),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "PORT",
+                "--worker-urls",
+                "http://127.0.0.1:UPSTREAM",
+            ),
             *("--policy", "round_robin", "--prometheus-port", "METRICS", "--log-level", "error"),
         ]
     return found
@@ -123,7 +132,7 @@ async def probes(direct: int, proxy: int, seconds: float) -> tuple[list[float], 
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for client, into in zip(clients, times, strict=True):
-            sent = await client.ask(request(True, 1))
+            sent = await asyncio.wait_for(client.ask(request(True, 1)), _PROBE_SECONDS)
             if sent.failed:
                 raise RuntimeError("a probe failed")
             into.append(sent.first - sent.at)
@@ -138,7 +147,11 @@ async def with_streams(direct: int, proxy: int, session: int, count: int, second
     await streams.start()
     await asyncio.sleep(1.0)
     begin, cpu, chunks = time.monotonic(), cpu_seconds(session), streams.chunks()
-    straight, through = await probes(direct, proxy, seconds)
+    try:
+        straight, through = await probes(direct, proxy, seconds)
+    except TimeoutError:
+        await streams.stop()
+        return {"streams": count, "held": False}
     wall, cpu, chunks = time.monotonic() - begin, cpu_seconds(session) - cpu, streams.chunks() - chunks
     failed = sum(sent.failed for sent in streams.sent)
     await streams.stop()
@@ -183,8 +196,27 @@ async def measure(direct: int, proxy: int, session: int, counts: list[int], seco
     }
 
 
+HEADING = (
+    f"{'proxy':<22}{'streams':>8}{'added p50':>11}{'added p99':>11}{'direct p99':>12}{'core':>7}"
+    f"{'chunks/s':>10}{'held':>6}{'requests/s':>12}"
+)
+
+
+def line(name: str, row: Row, one: Row) -> str:
+    """One row of the table."""
+    if "chunks_per_cpu_second" not in one:
+        return f"{name:<22}{one['streams']:>8}   no first token within {_PROBE_SECONDS:g} s"
+    return (
+        f"{name:<22}{one['streams']:>8}{one['added_ttft_p50_ms']:>9.2f}ms{one['added_ttft_p99_ms']:>9.2f}ms"
+        f"{one['direct_ttft_p99_ms']:>10.2f}ms{one['core_percent']:>6.0f}%{one['chunks_per_cpu_second']:>10.0f}"
+        f"{'yes' if one['held'] else 'no':>6}{row['requests_per_cpu_second']:>12.0f}"
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--streams", nargs="+", type=int, default=[64, 256, 1000])
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -196,8 +228,7 @@ def main() -> None:
     rows: dict[str, Row] = {}
     upstream = free_port()
     engine = [sys.executable, str(HERE / "engine.py"), str(upstream)]
-    print(f"{'proxy':<22}{'streams':>8}{'added p50':>11}{'added p99':>11}{'direct p99':>11}"
-          f"{'core':>7}{'chunks/s':>10}{'held':>6}{'requests/s':>12}")
+    print(HEADING)
     with running(engine, upstream):
         for name, command in commands(args.peers).items():
             if args.only and name not in args.only:
@@ -207,22 +238,24 @@ def main() -> None:
             filled = [put.get(part, part.replace("UPSTREAM", str(upstream))) for part in command]
             try:
                 with running(filled, port) as process:
-                    time.sleep(3.0)
+                    time.sleep(3.0)  # until it knows its engine
                     row = uvloop.run(measure(upstream, port, process.pid, args.streams, args.seconds))
             except (RuntimeError, OSError) as error:
-                print(f"{name:<22} left out: {str(error).strip().splitlines()[-1:]}")
+                print(
+                    f"{name:<22} left out: {(str(error).strip().splitlines() or [type(error).__name__])[-1]}"
+                )
                 continue
             rows[name] = row
-            for one in row["with_streams"]:  # type: ignore[attr-defined]
-                print(
-                    f"{name:<22}{one['streams']:>8}{one['added_ttft_p50_ms']:>9.2f}ms{one['added_ttft_p99_ms']:>9.2f}ms"
-                    f"{one['direct_ttft_p99_ms']:>9.2f}ms{one['core_percent']:>6.0f}%{one['chunks_per_cpu_second']:>10.0f}"
-                    f"{'yes' if one['held'] else 'no':>6}{row['requests_per_cpu_second']:>12.0f}",
-                    flush=True,
-                )
+            for one in row["with_streams"]:
+                print(line(name, row, one), flush=True)
     if args.keep:
-        RESULT.write_text(json.dumps({"python": platform.python_version(), "load_average": os.getloadavg()[0],
-                                      "rows": rows}, indent=1) + "\n")
+        RESULT.write_text(
+            json.dumps(
+                {"python": platform.python_version(), "load_average": os.getloadavg()[0], "rows": rows},
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

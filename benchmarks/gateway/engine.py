@@ -15,12 +15,18 @@ from typing import cast
 
 import uvloop
 
-CHUNK = b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":' \
-        b'[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
-LAST = b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":' \
-       b'[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
-USAGE = b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":[],' \
-        b'"usage":{"prompt_tokens":12,"completion_tokens":%d,"total_tokens":%d}}\n\n'
+CHUNK = (
+    b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":'
+    b'[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
+)
+LAST = (
+    b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":'
+    b'[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
+)
+USAGE = (
+    b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":[],'
+    b'"usage":{"prompt_tokens":12,"completion_tokens":%d,"total_tokens":%d}}\n\n'
+)
 DONE = b"data: [DONE]\n\n"
 ANSWER = json.dumps(
     {
@@ -41,7 +47,9 @@ vllm:kv_cache_usage_perc{engine="0",model_name="acme/chat-8b"} 0.0
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000000"} 1.0
 """
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 
 
 def framed(data: bytes) -> bytes:

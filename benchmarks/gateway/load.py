@@ -6,8 +6,8 @@ All functions run on the current event loop and talk HTTP/1.1 to 127.0.0.1.
 import asyncio
 import json
 import time
-from typing import cast
 from dataclasses import dataclass, field
+from typing import cast
 
 
 @dataclass

@@ -10,6 +10,7 @@ import uvloop
 
 from controlplane.gateway.settings import GatewayProcessSettings
 from controlplane.gateway.worker import Setup, Worker
+from controlplane.gateway.workers import spare_collector
 from controlplane.sources.settings import ScrapeSettings, TargetSettings
 
 
@@ -25,6 +26,7 @@ async def main(port: int, upstream: int) -> None:
             }
         )
         target = TargetSettings(static=(f"http://127.0.0.1:{upstream}",))
+        spare_collector()
         worker = Worker(Setup(settings, {"chat": target}, ScrapeSettings(), {}))
         await worker.start()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)

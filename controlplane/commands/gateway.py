@@ -20,7 +20,7 @@ from controlplane.daemon import log
 from controlplane.gateway.admission.prompt_size import Tokenizer
 from controlplane.gateway.settings import host_and_port
 from controlplane.gateway.worker import Setup, StartError, Worker, files_needed
-from controlplane.gateway.workers import watch_over
+from controlplane.gateway.workers import spare_collector, watch_over
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ def gateway(path: Path | None, workers: int) -> None:
 
 
 async def _serve(config: Config, setup: Setup) -> None:
+    spare_collector()
     loop = asyncio.get_running_loop()
     worker = Worker(setup)
     try:

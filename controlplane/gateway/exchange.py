@@ -95,6 +95,7 @@ class Exchange:
             around.exchanges.discard(self)
             if self._attempt is not None:
                 self._attempt.let_go()
+                self._attempt = None
             ticket = self._ticket
             if ticket is not None:
                 if not ticket.has_ended:

@@ -4,6 +4,7 @@ Each worker listens on the same addresses (the kernel spreads connections over t
 part of every replica and quota, so that together they never admit more than one would.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -52,6 +53,17 @@ def watch_over(count: int, run: Callable[[int], None]) -> int:
         if not stopping:
             _start(index, run, workers)
     return 0
+
+
+def spare_collector() -> None:
+    """Have the garbage collector look less often, and never at what is there from the start.
+
+    Requests leave few cycles behind, and with its own thresholds a quarter of the time of a short request goes
+    into looking for them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _start(index: int, run: Callable[[int], None], workers: dict[int, tuple[int, float]]) -> None:

@@ -43,8 +43,9 @@ LOADS: Mapping[str, Mapping[str, Any]] = {
         "output": "400",
         "hang_up": HangUp(after_seconds=1.2, share=0.5),
     },
-    "restart": {"clients": 12, "seconds": 8, "prompt": "64", "output": "200"},
-    "after": {"clients": 12, "seconds": 12, "prompt": "32", "output": "200"},
+    # Of different lengths, or all would end, and the next ones begin, in the same moment.
+    "restart": {"clients": 12, "seconds": 8, "prompt": "64", "output": "100-300"},
+    "after": {"clients": 12, "seconds": 12, "prompt": "32", "output": "100-300"},
 }
 RESTARTED = "restart"
 FINISHED_BEFORE_THE_END = 12

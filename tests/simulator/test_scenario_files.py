@@ -242,3 +242,23 @@ def test_a_trace_is_found_beside_its_scenario_and_must_be_long_enough(tmp_path: 
     (tmp_path / "t.csv").unlink()
     with pytest.raises(SettingsError, match=r"line 7: workload\.sources\.0\.trace\.file: there is no file"):
         load_scenario(str(file))
+
+
+def test_the_example_in_the_documentation_is_good(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+    (tmp_path / "example.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    rows = "".join(f"{i},100,50\n" for i in range(2000))
+    (tmp_path / "trace.csv").write_text("t_s,input_tokens,output_tokens\n" + rows)
+    scenario = load_scenario(str(tmp_path / "example.yaml"))
+    assert len(scenario.workload.sources) == 3
+    for kind in ("lost", "restarted", "started", "wedged", "slowed", "xid", "scrape-nan", "prometheus-away"):
+        assert f"`{kind}`" in page
+
+
+def test_two_pools_are_told_to_the_gateway() -> None:
+    text = LEAST.replace("fleet: [{engine: h100-8b}]", "fleet:\n  - {engine: h100-8b, name: s, pool: short}")
+    text += "admission:\n  pools: {short: short, long: long, boundary: 2000}\n"
+    scenario = parse_scenario(text, "s.yaml", Path())
+    assert scenario.admission_settings.pools is not None
+    assert scenario.admission_settings.pools.boundary == 2000
+    assert scenario.fleet[0].pool == "short"

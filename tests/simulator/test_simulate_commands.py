@@ -1,6 +1,9 @@
 """`controlplane simulate run`, `list` and `sweep` as a user calls them."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +118,22 @@ def test_a_chart_is_drawn_into_a_png_file(short: str, tmp_path: Path) -> None:
     assert content.startswith(b"\x89PNG")
     assert len(content) > 20_000
     assert call(run, short, "--load", "2", "--chart", str(tmp_path / "no" / "c.png")).exit_code == 1
+
+
+def test_the_bytes_do_not_depend_on_the_process(short: str) -> None:
+    """Neither on the order of sets nor on what ran before in the same process."""
+    call(run, short, "--load", "3", "--seed", "9")
+    here = call(run, short, "--json", "--load", "2").output
+    for hash_seed in ("0", "1"):
+        code = f"from controlplane.cli import main; import sys; sys.argv[1:] = {['simulate', 'run', short]!r}"
+        code += "+ ['--json', '--load', '2']; main()"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        there = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert there.stdout == here

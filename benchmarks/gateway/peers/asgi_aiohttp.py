@@ -1,6 +1,6 @@
 """A bare ASGI application on uvicorn (httptools, uvloop) with aiohttp as client.
 
-    python asgi_aiohttp.py PORT UPSTREAM_PORT
+python asgi_aiohttp.py PORT UPSTREAM_PORT
 """
 
 import sys

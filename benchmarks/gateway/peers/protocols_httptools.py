@@ -1,6 +1,6 @@
 """asyncio protocols with httptools on both sides; bytes go from one transport to the other, no task in between.
 
-    python protocols_httptools.py PORT UPSTREAM_PORT
+python protocols_httptools.py PORT UPSTREAM_PORT
 """
 
 import asyncio

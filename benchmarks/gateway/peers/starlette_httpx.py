@@ -1,6 +1,6 @@
 """Starlette on uvicorn with httpx: what a plain streaming proxy looks like.
 
-    python starlette_httpx.py PORT UPSTREAM_PORT
+python starlette_httpx.py PORT UPSTREAM_PORT
 """
 
 import sys
