@@ -2,8 +2,8 @@
 
     python engine.py PORT
 
-The body may say `max_tokens` and `tokens_per_second` (0: all chunks at once). A request without `"stream": true`
-gets one JSON answer. All streams share one clock, so each token is one write and one chunk.
+The body may say `max_tokens` and `tokens_per_second` (0: all chunks at once). A request that is not to be
+streamed gets one JSON answer. All streams share one clock, so each token is one write and one chunk.
 """
 
 import asyncio
@@ -15,17 +15,13 @@ from typing import cast
 
 import uvloop
 
-CHUNK = (
-    b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":'
-    b'[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
+HEAD_OF_CHUNK = b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b",'
+CHUNK = HEAD_OF_CHUNK + (
+    b'"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
 )
-LAST = (
-    b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":'
-    b'[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
-)
-USAGE = (
-    b'data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"acme/chat-8b","choices":[],'
-    b'"usage":{"prompt_tokens":12,"completion_tokens":%d,"total_tokens":%d}}\n\n'
+LAST = HEAD_OF_CHUNK + (b'"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n')
+USAGE = HEAD_OF_CHUNK + (
+    b'"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":%d,"total_tokens":%d}}\n\n'
 )
 DONE = b"data: [DONE]\n\n"
 ANSWER = json.dumps(

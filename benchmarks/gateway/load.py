@@ -1,4 +1,4 @@
-"""The clients of the gateway benchmark, in raw asyncio so that they cost little: one connection a request at a time.
+"""The clients of the gateway benchmark, in raw asyncio so that they cost little.
 
 All functions run on the current event loop and talk HTTP/1.1 to 127.0.0.1.
 """

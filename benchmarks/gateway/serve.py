@@ -1,4 +1,7 @@
-"""The gateway itself, as the benchmark starts it: one process, enforcing.    python serve.py PORT UPSTREAM_PORT"""
+"""The gateway itself, as the benchmark starts it: one process, enforcing.
+
+python serve.py PORT UPSTREAM_PORT
+"""
 
 import asyncio
 import signal

@@ -47,13 +47,14 @@ def gateway(path: Path | None, workers: int) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="controlplane-gateway-") as folder:
 
-        def run(index: int) -> None:
-            uvloop.run(_serve(config, _setup(config, tokenizers, index, workers, Path(folder))))
+        def run(index: int, watched: int) -> None:
+            uvloop.run(_serve(config, _setup(config, tokenizers, index, workers, Path(folder)), watched))
 
         sys.exit(watch_over(workers, run))
 
 
-async def _serve(config: Config, setup: Setup) -> None:
+async def _serve(config: Config, setup: Setup, watched: int | None = None) -> None:
+    """Run until a signal stops it, or until `watched` can be read."""
     spare_collector()
     loop = asyncio.get_running_loop()
     worker = Worker(setup)
@@ -75,6 +76,14 @@ async def _serve(config: Config, setup: Setup) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
     loop.add_signal_handler(signal.SIGHUP, reload)
+    if watched is not None:
+
+        def orphaned() -> None:
+            loop.remove_reader(watched)
+            _log.warning("the process that watches over the workers is gone")
+            worker.stop()
+
+        loop.add_reader(watched, orphaned)
     (host, port), control = worker.addresses
     fields = {
         "version": __version__,

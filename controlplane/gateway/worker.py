@@ -22,6 +22,7 @@ import msgspec
 from controlplane.gateway import ask, last_message
 from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.prompt_size import Tokenizer
+from controlplane.gateway.admission.replica import ReplicaSpec
 from controlplane.gateway.admission.settings import AdmissionSettings, TenantSettings
 from controlplane.gateway.admission.shares import Grant
 from controlplane.gateway.admission.tokenize_call import TokenizeCall
@@ -97,6 +98,7 @@ class Worker:
             admission.take_grant(Grant(self.name, 0.0, now, 0, 0), now)
         self.admission = admission
         self.fleet = Fleet(now)
+        self._specs: list[ReplicaSpec] = []  # that admission was told last
         self.steering = Steering(admission, self.fleet, self.name, settings.admission.mode, 1 / setup.workers)
         self.lookout = Lookout(
             self.fleet,
@@ -249,6 +251,7 @@ class Worker:
         judgement = self.steering.take(message, self._loop.time(), time.time())
         self.lookout.is_alone = self.steering.is_alone
         if judgement is Judgement.TAKEN:
+            self._specs = self.fleet.specs(self._loop.time())
             self.around.door.poll_soon()
         return judgement
 
@@ -267,8 +270,11 @@ class Worker:
 
     def _replicas_changed(self) -> None:
         now = self._loop.time()
-        self.admission.set_replicas(self.fleet.specs(now), now)
-        self.around.door.poll_soon()
+        specs = self.fleet.specs(now)
+        if specs != self._specs:
+            self._specs = specs
+            self.admission.set_replicas(specs, now)
+            self.around.door.poll_soon()
 
     def _collect(self) -> None:
         """Take the windows that are over."""
@@ -358,7 +364,7 @@ class Worker:
             "engine_connections": float(pool.open),
             "engine_connects_total": float(pool.connected),
             "engine_reuses_total": float(pool.reused),
-            "file_limit": float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+            "limit_files": float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         }
         if message is not None:
             process["control_age_seconds"] = unix - self.steering.taken_at

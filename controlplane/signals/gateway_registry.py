@@ -92,7 +92,7 @@ _PROCESS = (
     _gauge("engine_connections", "Open connections to engines, idle ones included.", "connections"),
     _counter("engine_connects", "Connections to engines opened."),
     _counter("engine_reuses", "Requests sent on a connection that was used before."),
-    _gauge("file_limit", "Files that a process may have open.", "files"),
+    _gauge("limit_files", "Files that a process may have open.", "files"),
     _gauge("control_age_seconds", "Age of the last control message; none before the first.", "seconds"),
     _gauge("control_term", "Term of the leader that steers."),
     _counter("control_refusals", "Control messages refused, by reason.", "reason"),
@@ -109,7 +109,7 @@ LARGEST = frozenset(
         "replica_rotation",
         "start_timestamp_seconds",
         "ready",
-        "file_limit",
+        "limit_files",
         "control_age_seconds",
         "control_term",
     )

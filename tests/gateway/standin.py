@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -144,19 +145,22 @@ class StandIn:
     calls: list[Call] = field(default_factory=list)
     connections: int = 0
     is_silent: bool = False  # it does not even answer looks
+    tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def name(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, backlog=1024, ssl=self.tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -4,9 +4,12 @@ import asyncio
 import hashlib
 import json
 import logging
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from rig import Connection, Response, Rig, chat, gateway
 from standin import DONE, Call, StandIn, event_of, says_hello, tokens
 
@@ -101,6 +104,23 @@ async def test_every_endpoint_is_passed_on_as_it_is(path: str) -> None:
         assert engine.calls[0].body == body
         assert engine.calls[0].target == path
         assert await rig.metric("requests_total", endpoint=path, end="finished") == 1
+
+
+async def test_engines_behind_tls_are_verified(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    engine = StandIn(tls=context)
+    async with gateway(engine, upstream={"tls": {"ca_file": str(tmp_path / "ca.pem")}}) as rig:
+        assert (await rig.ask(chat())).status == 200
+        assert (await rig.ask(chat(stream=False))).status == 200
+        assert rig.worker.around.pool.reused == 1
+    engine.port = 0
+    async with gateway(engine, wait_ready=False) as rig:  # nobody that we trust
+        await asyncio.sleep(0.1)
+        assert (await rig.ask(chat())).status == 503
+        assert not rig.worker.around.pool.connected
 
 
 # Holding the head

@@ -250,9 +250,24 @@ def test_two_workers_are_one_gateway(tmp_path: Path) -> None:
             time.sleep(0.2)
             with contextlib.suppress(OSError):  # what waited to be accepted by the dead one is reset
                 text = fetch(f"{steering}/metrics")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()  # workers do not outlive who watches over them
+        until = time.monotonic() + 15
+        while any(Path("/proc", child).exists() for child in children):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    assert (tmp_path / "g.log").read_text().count("msg=stopped") == 2
+
+
+def test_workers_stop_in_order_on_a_signal(tmp_path: Path) -> None:
+    listen, control = free_ports(2)
+    path = config(tmp_path, listen, control, [1])
+    command = ("gateway", "-c", str(path), "--workers", "2")
+    with running(tmp_path / "g.log", *command, url=local(listen, "/health"), CONTROL_TOKEN=TOKEN) as process:
+        process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
-    assert "stopped" in (tmp_path / "g.log").read_text()
+    assert (tmp_path / "g.log").read_text().count("msg=stopped") == 2
 
 
 def test_tls_and_client_certificates(tmp_path: Path) -> None:
@@ -300,3 +315,18 @@ def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert "gateway.listen (127.0.0.1:0)" in ended.stderr
+
+
+def test_too_few_files_for_the_streams_is_said_with_the_numbers(tmp_path: Path) -> None:
+    listen, control = free_ports(2)
+    path = config(tmp_path, listen, control, [1], "  most_streams: 4000")
+    command = f"ulimit -n 1000 && exec {CONTROLPLANE} gateway -c {path}"
+    process = subprocess.Popen(["bash", "-c", command], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=15)
+    assert "may have 1000 files open" in said
+    assert "4000 streams need 8128" in said

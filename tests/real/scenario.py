@@ -44,11 +44,11 @@ LOADS: Mapping[str, Mapping[str, Any]] = {
         "hang_up": HangUp(after_seconds=1.2, share=0.5),
     },
     # Of different lengths, or all would end, and the next ones begin, in the same moment.
-    "restart": {"clients": 12, "seconds": 8, "prompt": "64", "output": "100-300"},
+    "restart": {"clients": 12, "seconds": 8, "prompt": "64", "output": "300-800"},
     "after": {"clients": 12, "seconds": 12, "prompt": "32", "output": "100-300"},
 }
 RESTARTED = "restart"
-FINISHED_BEFORE_THE_END = 12
+FINISHED_BEFORE_THE_END = 4
 
 _COUNTERS = {
     "finished": "vllm:request_success_total",

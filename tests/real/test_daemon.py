@@ -88,8 +88,9 @@ class Case:
             ]
         )
         # What counted those that finished after the last page before the kill died with the server.
-        between = (self.last_page.at, run.killed_at)
-        self.lost = [s for s in self.everyone.answered if between[0] < s.record.end <= between[1]]
+        cut = {id(record) for record in run.phase(RESTARTED).records}
+        self.answered_before_kill = [s for s in self.everyone.answered if id(s.record) in cut]
+        self.lost = [s for s in self.answered_before_kill if s.earliest_end > self.last_page.at]
         self.witness = Witness([s for s in self.everyone.sightings if s not in self.lost])
 
     def pages_between(self, span: tuple[float, float]) -> tuple[Scrape, Scrape]:
@@ -281,9 +282,8 @@ def test_totals_count_each_request_once(case: Case) -> None:
         sum(map(_finished, phase.records)) if phase.after is None else phase.grew("finished")
         for phase in case.run.phases
     )
-    surely_lost = sum(one.earliest_end > last.at for one in case.lost)
-    while_written = sum(_finished(r) and last.at - last.seconds < r.end <= last.at for r in case.run.records)
-    assert surely_lost <= finished - totals["finished"] <= len(case.lost) + while_written
+    may_be_lost = sum(one.record.end > last.at - last.seconds for one in case.answered_before_kill)
+    assert len(case.lost) <= finished - totals["finished"] <= may_be_lost
 
     first_process = _growth(case.history.pages[0], case.last_page)
     second_process = _growth(None, case.history.pages[-1])

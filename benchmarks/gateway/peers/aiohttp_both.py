@@ -1,5 +1,6 @@
 """aiohttp as server and as client: a plain streaming proxy.    python aiohttp_both.py PORT UPSTREAM_PORT"""
 
+import asyncio
 import sys
 
 import aiohttp
@@ -36,8 +37,6 @@ async def main(port: int, upstream: int) -> None:
     runner = web.AppRunner(await make(f"http://127.0.0.1:{upstream}"), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
-    import asyncio
-
     await asyncio.Event().wait()
 
 

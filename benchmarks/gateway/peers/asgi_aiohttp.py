@@ -10,25 +10,26 @@ import aiohttp
 import uvicorn
 
 PORT, UPSTREAM = int(sys.argv[1]), f"http://127.0.0.1:{sys.argv[2]}"
-session: aiohttp.ClientSession | None = None
+sessions: list[aiohttp.ClientSession] = []  # one, made in the loop of the server
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    global session
     if scope["type"] != "http":
         return
-    if session is None:
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None),
+    if not sessions:
+        sessions.append(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
         )
     body, more = b"", True
     while more:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    async with session.post(
+    async with sessions[0].post(
         UPSTREAM + scope["path"], data=body, headers={"content-type": "application/json"}
     ) as answer:
         headers = [(b"content-type", answer.headers["content-type"].encode())]

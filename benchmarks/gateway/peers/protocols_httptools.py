@@ -1,4 +1,4 @@
-"""asyncio protocols with httptools on both sides; bytes go from one transport to the other, no task in between.
+"""asyncio protocols with httptools on both sides; bytes go from one transport to the other.
 
 python protocols_httptools.py PORT UPSTREAM_PORT
 """
@@ -77,7 +77,7 @@ class Server(asyncio.Protocol):
     def on_message_complete(self) -> None:
         body = b"".join(self.body)
         self.body = []
-        asyncio.ensure_future(self.relay(body))
+        self.task = asyncio.ensure_future(self.relay(body))
 
     async def relay(self, body: bytes) -> None:
         if idle:

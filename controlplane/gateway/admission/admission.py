@@ -17,7 +17,8 @@ Observe mode runs all of this, queue and deadlines included, on requests that we
 queued runs already; it gets its reservation when it would have been let in, and keeps it from then for as
 long as it really ran, so that the books are those of a gateway that enforces. What is refused runs without
 one (a *shadow*), and `would_shed` counts it. Only what nobody can serve (no such model, no replica) is
-refused.
+refused. On engines that are overrun requests run longer than they would if we enforced, so `would_shed` says
+too much there, by up to a factor of two.
 """
 
 import heapq
@@ -69,9 +70,9 @@ class Admission:
         self._ceilings = tuple(1.0 - settings.queue.hold_back * rank / (RANKS - 1) for rank in range(RANKS))
         self._tickets = 0
         self._freed: dict[Replica, None] = {}  # got room since the last poll
-        self._let_go: list[Admitted | Refused] = []  # decided between two polls
         # Ended, and holding what they would still hold: until when.
         self._ghosts: list[tuple[float, int, Ticket]] = []
+        self._unsent = 0  # of the queued
         self._upkeep_at = now
         self._look_at_all_at = now
         self._counts = dict.fromkeys(("retries", "retries_refused", "resends", "spilled", "claimed"), 0)
@@ -112,18 +113,15 @@ class Admission:
         return taken
 
     def set_mode(self, mode: Mode, now: float) -> None:
-        """Observe or enforce, from now on. What waits when observing begins is sent with the next poll."""
+        """Observe or enforce, from now on. What waits when observing begins is sent by the next poll."""
         if mode is self.mode:
             return
         self.mode = mode
         self._lay_ghosts(inf)
-        for line in self._queue.lines():
-            for standing in line.standings:
-                for ticket in list(standing.tickets.values()):
-                    self._unqueue(ticket, now)
-                    ticket.shadow = True
-                    if ticket.replica is None:  # observing begins
-                        self._let_go.append(self._send_anyway(ticket, now))
+        for ticket in self._queue.tickets():
+            if ticket.replica is not None:  # it runs: to enforce, it is not queued any more
+                self._unqueue(ticket, now)
+                ticket.shadow = True
 
     # One request
 
@@ -149,6 +147,7 @@ class Admission:
             ticket.tried = True
         if replica is not None:
             self.counters.passes(account)
+            line.rate.served(now, ticket.tokens)
             return self._admit(ticket, replica, now)
         self._queue.set_start_by(ticket, now)
         refusal = grounds.cannot_wait(ticket, self._queue, now)
@@ -163,9 +162,9 @@ class Admission:
         """What has become of those that were queued: Admitted or Refused, each once."""
         if now >= self._outcomes.ends_at or now >= self._upkeep_at:
             self._keep_up(now)
-        # Somebody may have hung up since it was decided.
-        verdicts = [each for each in self._let_go if isinstance(each, Refused) or not each.ticket.has_ended]
-        self._let_go = []
+        verdicts: list[Admitted | Refused] = []
+        if self._waits_unsent():
+            self._let_go(now, verdicts)
         if self._ghosts:
             self._lay_ghosts(now)
         if self._queue.requests:
@@ -180,7 +179,7 @@ class Admission:
 
     def next_poll_at(self, now: float) -> float:
         """When to poll next if nothing else happens; infinity if there is nothing to wait for."""
-        if self._let_go:
+        if self._waits_unsent():
             return now
         at = now + _POLL_SECONDS if self._queue.requests else inf
         return min(at, self._ghosts[0][0]) if self._ghosts else at
@@ -391,7 +390,6 @@ class Admission:
         )
         ticket.reserved_at = replica
         ticket.reserved_since = now
-        ticket.line.rate.served(now, ticket.tokens)
         if ticket.has_ended:
             self._linger(ticket)
             return Admitted(ticket, replica.name)
@@ -439,6 +437,18 @@ class Admission:
         return verdict
 
     # The queue
+
+    def _waits_unsent(self) -> bool:
+        """Observing has begun, and some wait that were queued before."""
+        return self.mode is Mode.OBSERVE and self._unsent > 0
+
+    def _let_go(self, now: float, verdicts: list[Admitted | Refused]) -> None:
+        """Observing has begun: nobody is kept waiting."""
+        for ticket in self._queue.tickets():
+            if ticket.replica is None:
+                self._unqueue(ticket, now)
+                ticket.shadow = True
+                verdicts.append(self._send_anyway(ticket, now))
 
     def _dispatch(self, now: float, verdicts: list[Admitted | Refused]) -> None:
         queue, routes, freed = self._queue, self._routes, self._freed
@@ -499,9 +509,9 @@ class Admission:
     def _take(self, ticket: Ticket, replica: Replica, now: float, verdicts: list[Admitted | Refused]) -> None:
         """Take it off the queue and let it in."""
         runs_already = ticket.replica is not None
-        # It counts as served before it has left, for the rate of a queue that empties with it.
-        admitted = self._admit(ticket, replica, now)
+        ticket.line.rate.served(now, ticket.tokens)
         self._unqueue(ticket, now)
+        admitted = self._admit(ticket, replica, now)
         if not runs_already:
             verdicts.append(admitted)
 
@@ -520,10 +530,12 @@ class Admission:
 
     def _enqueue(self, ticket: Ticket, now: float, *, first: bool = False) -> None:
         self._queue.push(ticket, now, first=first)
+        self._unsent += ticket.replica is None
         ticket.queue_tally = self._outcomes.pool(ticket.line.pool)
         ticket.queue_tally.queued += 1
 
     def _unqueue(self, ticket: Ticket, now: float) -> None:
+        self._unsent -= ticket.replica is None
         claimed = self._queue.remove(ticket, now)
         if claimed is not None:
             self._freed[claimed] = None

@@ -43,6 +43,15 @@ class Queue:
         """The lines that have something queued."""
         return tuple(self._lines)
 
+    def tickets(self) -> list[Ticket]:
+        """All that are queued, by line and class, each in the order in which they came."""
+        return [
+            ticket
+            for line in self._lines
+            for standing in line.standings
+            for ticket in standing.tickets.values()
+        ]
+
     def is_before(self, ticket: Ticket) -> bool:
         """Whether somebody is queued before this newcomer, so that it must not be sent at once."""
         line = ticket.line
