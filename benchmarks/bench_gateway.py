@@ -145,6 +145,10 @@ async def probes(direct: int, proxy: int, seconds: float) -> tuple[list[float], 
 async def with_streams(direct: int, proxy: int, session: int, count: int, seconds: float) -> Row:
     streams = Streams(proxy, count, RATE, TOKENS)
     await streams.start()
+    for _ in range(100):  # until all of them flow
+        await asyncio.sleep(0.1)
+        if all(client.sent.first for client in streams.clients):
+            break
     await asyncio.sleep(1.0)
     begin, cpu, chunks = time.monotonic(), cpu_seconds(session), streams.chunks()
     try:

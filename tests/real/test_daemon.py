@@ -222,9 +222,11 @@ def test_a_lie_would_be_noticed(case: Case) -> None:
 def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> None:
     """What was told each second about the last minute: good requests, finished ones, those given up.
 
-    A page is not written at one instant, so its counters may be one request apart.
+    A page is not written at one instant, so its counters may be one request apart. What an engine did after
+    its last page is lost with it, so a minute with the restart in it is not asked how many there were.
     """
     verdicts: dict[str, Counter[Verdict]] = {name: Counter() for name in ("good", "finished", "gave up")}
+    (restart,) = (event["at"] for event in case.run.events if event["kind"] == "restart")
     known = {one.number: one for one in case.known(OBJECTIVE)[0]}
     for look in case.run.looks:
         span, told = known[look["tick"]].goodput_span, look["pools"][0]["goodput"]
@@ -239,10 +241,12 @@ def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> Non
         }
         assert told["denominator"] == "http"
         assert told["requests"] == told["finished"]  # nothing was refused, and nothing failed
-        for name, (judged, said) in truth.items():
+        asked = ["good"] if span[0] < restart <= span[1] else list(truth)
+        for name in asked:
+            judged, said = truth[name]
             verdicts[name][judged.against(said)] += 1
     for name, found in verdicts.items():
-        assert found.total() > 100, name
+        assert found.total() > 60, name
         assert found[Verdict.OUTSIDE] <= (1 - MOST) * found.total(), (name, found)
 
 

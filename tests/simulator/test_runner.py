@@ -58,7 +58,7 @@ def test_the_policy_does_not_change_what_is_sent() -> None:
 
 
 def test_without_control_an_overloaded_engine_serves_nobody_in_time_and_with_it_most() -> None:
-    """control.md 1.6: 0 without control at twice the load, about the peak's token goodput with it."""
+    """Nothing without control at twice the load, about the peak's token goodput with it."""
     peak = ran(scenario(policy="none", duration="150s"))[1].token_goodput
     alone = ran(scenario(policy="none", times=2, duration="150s"))[1]
     kept = ran(scenario(policy="slo", times=2, duration="150s"))[1]

@@ -148,18 +148,18 @@ class Queue:
 
     def pass_time(self, now: float) -> list[Ticket]:
         """Let those rise who have waited long enough. Returns those who have waited in vain."""
-        late: list[Ticket] = []
+        late: dict[int, Ticket] = {}  # one that was queued twice has two timers
         timers = self._timers
         while timers and timers[0][0] < now:
             ticket = heapq.heappop(timers)[2]
-            if not ticket.is_queued:
+            if not ticket.is_queued or ticket.id in late:
                 continue
             if now > ticket.start_by:
-                late.append(ticket)
+                late[ticket.id] = ticket
             else:
                 self._rise(ticket)
                 self._set_timer(ticket)
-        return late
+        return list(late.values())
 
     def look_at_claims(self) -> None:
         """The counters have moved since the last time."""

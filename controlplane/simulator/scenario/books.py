@@ -8,7 +8,7 @@
   arrival rate times the mean stay of those that left. `little_ratio` says how nearly; where the window is
   steady (it ends as full as it began, with as long stays behind those inside) it has to be 1.
 - Work conservation: an engine is busy just while it has work (`replica.py`), and nobody waits before the
-  engines while a slot is free (`gate.py`).
+  engines while a slot is free (`gateway.py`).
 """
 
 import msgspec

@@ -445,3 +445,15 @@ def test_the_same_calls_give_the_same_answers() -> None:
         return told
 
     assert run() == run()
+
+
+def test_one_that_was_queued_twice_waits_in_vain_once() -> None:
+    """A retried request has the timer of its first wait as well as that of its second."""
+    admission = gate("a", "b", limit=1.0)
+    first = [admission.offer(ask(), 0.0, 0.5) for _ in range(3)]
+    admission.finished(admitted(first[0]), 0.1, Usage(prompt_tokens=800, completion_tokens=5))
+    (later,) = admission.poll(0.1)
+    queued(admission.offer(ask(), 0.1, 0.5))
+    assert isinstance(admission.failed(admitted(later), 0.2, Fault.UNREACHABLE, may_retry=True), Queued)
+    assert len(admission.poll(50.0)) == 2
+    assert admission.poll(100.0) == []
