@@ -223,7 +223,7 @@ def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> Non
     """What was told each second about the last minute: good requests, finished ones, those given up.
 
     A page is not written at one instant, so its counters may be one request apart. What an engine did after
-    its last page is lost with it, so a minute with the restart in it is not asked how many there were.
+    its last page is lost with it, so a minute with the restart in it is not judged.
     """
     verdicts: dict[str, Counter[Verdict]] = {name: Counter() for name in ("good", "finished", "gave up")}
     (restart,) = (event["at"] for event in case.run.events if event["kind"] == "restart")
@@ -231,7 +231,7 @@ def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> Non
     for look in case.run.looks:
         span, told = known[look["tick"]].goodput_span, look["pools"][0]["goodput"]
         good = _interval(told["good_requests"])
-        if span is None or good is None:
+        if span is None or good is None or span[0] < restart <= span[1]:
             continue
         begin, end = case.pages_between(span)
         truth = {
@@ -241,9 +241,7 @@ def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> Non
         }
         assert told["denominator"] == "http"
         assert told["requests"] == told["finished"]  # nothing was refused, and nothing failed
-        asked = ["good"] if span[0] < restart <= span[1] else list(truth)
-        for name in asked:
-            judged, said = truth[name]
+        for name, (judged, said) in truth.items():
             verdicts[name][judged.against(said)] += 1
     for name, found in verdicts.items():
         assert found.total() > 60, name
@@ -396,11 +394,11 @@ def test_the_restart_is_told_once(case: Case) -> None:
 
 
 def test_overload_is_told_and_nothing_that_did_not_happen(case: Case) -> None:
-    """Saturation, preemption again and again, the missed objective; and never a stall."""
+    """Saturation, preemption again and again (to the very end), the missed objective; and never a stall."""
     oldest_first = case.run.decisions[::-1]
     reasons = [decision["reason"] for decision in oldest_first]
     assert {"saturated", "preempting", "objective-missed"} <= set(reasons), reasons
-    assert {"saturated-over", "preempting-over"} <= set(reasons), reasons
+    assert "saturated-over" in reasons, reasons
     for decision in oldest_first:
         if decision["reason"] in ("saturated", "preempting"):
             assert case.run.phase_at(decision["at"]) != "light", decision
