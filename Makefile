@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-real campaign bench lint format lock clean
+.PHONY: help venv demo test test-real campaign bench bench-pools bench-control bench-scaling lint format lock clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ format: $(READY)  ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 test: lint system-packages  ## Lint, types and all tests that need no engine (under 10 minutes)
-	$(BIN)/pytest -q -m "not real and not campaign"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not real and not campaign"
 
 test-real: $(READY)  ## Tests against a real vLLM on this CPU (installs it into var/ once)
 	$(BIN)/pytest -q -m real tests/real
@@ -35,10 +35,19 @@ test-real: $(READY)  ## Tests against a real vLLM on this CPU (installs it into 
 campaign: $(READY) system-packages  ## The long ones: crashes, fuzz, hang-ups
 	$(BIN)/pytest -q -m campaign
 
-bench: $(READY)  ## Run the benchmarks; tables on screen, JSON in benchmarks/results/
-	@for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+bench: $(READY)  ## Run the benchmarks but bench-control and bench-scaling; tables on screen, JSON in benchmarks/results/
+	@for b in $(filter-out %/bench_control.py %/bench_scaling.py,$(wildcard benchmarks/bench_*.py)); do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
-demo: $(READY)  ## A fleet that moves, the daemon that watches it, and where to look
+bench-pools: $(READY)  ## What a short and a long pool save, on paper and simulated (QUICK=--quick: seconds)
+	$(BIN)/python benchmarks/bench_pools.py $(QUICK)
+
+bench-control: $(READY)  ## Every law of limits against the best constant (hours; QUICK=--quick: minutes)
+	$(BIN)/python -m benchmarks.bench_control $(QUICK)
+
+bench-scaling: $(READY)  ## Laws of scaling: cost against missed minutes (a quarter of an hour; QUICK=--quick: minutes)
+	$(BIN)/python -m benchmarks.bench_scaling $(QUICK)
+
+demo: $(READY)  ## A simulated fleet under too much load, with control on and off by a key
 	$(BIN)/python scripts/demo.py
 
 .PHONY: system-packages
