@@ -25,7 +25,7 @@ class GammaGaps(_Gaps, frozen=True, tag="gamma"):
     """Gamma distributed gaps with coefficient of variation `cv`: 1 is a Poisson stream, more comes in
     bursts."""
 
-    cv: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    cv: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
 
     def draw(self, rng: Generator, count: int) -> NDArray[np.float64]:
         shape = self.cv**-2
@@ -39,7 +39,7 @@ class GammaGaps(_Gaps, frozen=True, tag="gamma"):
 class WeibullGaps(_Gaps, frozen=True, tag="weibull"):
     """Weibull distributed gaps; a `shape` under 1 comes in bursts."""
 
-    shape: Annotated[float, msgspec.Meta(gt=0)]
+    shape: Annotated[float, msgspec.Meta(ge=0.1, le=100)]
 
     def draw(self, rng: Generator, count: int) -> NDArray[np.float64]:
         return rng.weibull(self.shape, count) / gamma(1 + 1 / self.shape)

@@ -19,9 +19,9 @@ from controlplane.simulator.workload import (
     Offer,
     Patience,
     Retry,
-    Sizes,
     Source,
     open_arrivals,
+    sizes,
 )
 
 _RETRY_RESERVE = 10.0
@@ -81,7 +81,7 @@ class _Client:
         self.tally = Tally()
         stream, lengths, self.rng = rng.spawn(3)
         if isinstance(source.arrives, ClosedLoop):
-            self.sizes = Sizes(source, lengths)
+            self.sizes = sizes(source, lengths)
         else:
             self.stream = open_arrivals(source, stream, until)
 
@@ -185,7 +185,7 @@ class Clients:
         tally = client.tally
         tally.offered += 1
         if isinstance(client.source.arrives, ClosedLoop):
-            prompt, output = client.sizes.next()
+            prompt, output = next(client.sizes)
         else:
             _, prompt, output = self._arriving[client]
             self._next_arrival(client)

@@ -2,23 +2,26 @@
 
 from functools import cache
 from importlib.resources import files
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from controlplane.simulator.settings import EngineSettings
 from controlplane.simulator.step import StepLaw
 
+NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
 
 class EngineModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model on one set of GPUs; units as named. `sources` say where the numbers are from."""
 
     title: str
-    host_ms: float
-    weights_ms: float
-    token_us: float
-    kv_token_ns: float
-    pair_ns: float
-    sequence_us: float
+    host_ms: NotNegative
+    weights_ms: Annotated[float, msgspec.Meta(gt=0)]  # every step takes some time
+    token_us: NotNegative
+    kv_token_ns: NotNegative
+    pair_ns: NotNegative
+    sequence_us: NotNegative
     num_gpu_blocks: int
     max_num_batched_tokens: int
     max_num_seqs: int

@@ -62,9 +62,7 @@ class Buckets:
         self.total += float(values.sum())
 
     def histogram(self) -> Histogram:
-        return Histogram(
-            (*self.bounds, inf), tuple(float(count) for count in accumulate(self.counts)), self.total
-        )
+        return Histogram((*self.bounds, inf), tuple(map(float, accumulate(self.counts))), self.total)
 
 
 def one_two_five(largest: int) -> tuple[float, ...]:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 Counts: TypeAlias = NDArray[np.int64]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-Tokens = Annotated[int, msgspec.Meta(ge=1)]
+MOST_TOKENS = 10_000_000
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
 
 
 class _Lengths(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -52,8 +53,10 @@ class Quantiles(_Lengths, frozen=True, tag="quantiles"):
         tokens = [token for _, token in self.points]
         if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1:
             raise ValueError(f"quantile points must go from share 0 to share 1 (got {shares})")
-        if shares != sorted(set(shares)) or tokens != sorted(tokens) or tokens[0] < 1:
-            raise ValueError(f"quantile points must rise and begin at 1 token or more (got {self.points})")
+        if shares != sorted(set(shares)) or tokens != sorted(tokens):
+            raise ValueError(f"quantile points must rise (got {self.points})")
+        if tokens[0] < 1 or tokens[-1] > MOST_TOKENS:
+            raise ValueError(f"lengths lie between 1 and {MOST_TOKENS:,} tokens (got {self.points})")
 
     def draw(self, rng: Generator, count: int) -> Counts:
         shares, tokens = zip(*self.points, strict=True)

@@ -39,15 +39,11 @@ class RateCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def steps(cls, steps: tuple[tuple[float, float], ...]) -> Self:
         """Constant from each (seconds, rate) to the next; before the first as at the first."""
+        cls(steps)  # what cannot be is refused by its own numbers, not by those of the curve made of it
         points = [steps[0]]
         for (_, before), (time, rate) in pairwise(steps):
             points += [(time, before), (time, rate)]
         return cls(tuple(points))
-
-    @classmethod
-    def ramp(cls, start: float, end: float, low: float, high: float) -> Self:
-        """From `low` at second `start` to `high` at second `end`, linearly."""
-        return cls(((start, low), (end, high)))
 
     @classmethod
     def burst(cls, rate: float, start: float, seconds: float, factor: float) -> Self:

@@ -142,25 +142,13 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class Sizes:
-    """Endless pairs of prompt and output lengths of a source."""
-
-    def __init__(self, source: Source, rng: Generator) -> None:
-        self._source = source
-        self._rng = rng
-        self._ready: Iterator[tuple[int, int]] = iter(())
-
-    def next(self) -> tuple[int, int]:
-        """The lengths of the next request, in tokens."""
-        for pair in self._ready:
-            return pair
-        prompt, output = self._source.prompt, self._source.output
-        assert prompt is not None
-        assert output is not None
-        self._ready = zip(
-            prompt.draw(self._rng, _CHUNK).tolist(), output.draw(self._rng, _CHUNK).tolist(), strict=True
-        )
-        return next(self._ready)
+def sizes(source: Source, rng: Generator) -> Iterator[tuple[int, int]]:
+    """Endless pairs of prompt and output lengths of a source, in tokens."""
+    prompt, output = source.prompt, source.output
+    assert prompt is not None
+    assert output is not None
+    while True:
+        yield from zip(prompt.draw(rng, _CHUNK).tolist(), output.draw(rng, _CHUNK).tolist(), strict=True)
 
 
 class Arrival(NamedTuple):
@@ -180,6 +168,6 @@ def open_arrivals(source: Source, rng: Generator, until: float) -> Iterator[Arri
             yield Arrival(*row)
     elif isinstance(source.arrives, OpenLoop):
         times, lengths = rng.spawn(2)
-        sizes = Sizes(source, lengths)
+        pairs = sizes(source, lengths)
         for at in arrivals(source.arrives.rate, source.arrives.gaps, times, until):
-            yield Arrival(at, *sizes.next())
+            yield Arrival(at, *next(pairs))

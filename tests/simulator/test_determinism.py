@@ -19,7 +19,7 @@ from tests.simulator.laws import LawfulEngine
 
 
 def digest(seed: int) -> str:
-    """Two minutes of an overloaded engine with impatient clients that retry, as one hash."""
+    """A minute of an overloaded engine with impatient clients that retry, as one hash."""
     model = engine_model("h100-8b")
     build, send = np.random.default_rng(seed).spawn(2)
     sources = [
@@ -28,12 +28,12 @@ def digest(seed: int) -> str:
             patience=Patience(first_token_seconds=3.0),
             retry=Retry(Backoff.FULL_JITTER, tries=3, first_seconds=1.0),
         )
-        for source in mix("azure-conv").build(40.0, 120.0, build)
+        for source in mix("azure-conv").build(40.0, 60.0, build)
     ]
-    clients = Clients(sources, send, 120.0)
+    clients = Clients(sources, send, 60.0)
     engine = LawfulEngine(Engine(model.law, model.settings))
     record = hashlib.sha256()
-    while (now := min(clients.next_event_time(), engine.next_event_time())) < 150.0:
+    while (now := min(clients.next_event_time(), engine.next_event_time())) < 80.0:
         for action in clients.advance(now):
             if isinstance(action, Send):
                 engine.submit(action.request, now)
@@ -48,7 +48,7 @@ def digest(seed: int) -> str:
     engine.check()
     replica = Replica("m", 0.0, model.settings)
     record.update(render(replica, engine.engine.counters))
-    record.update(msgspec.json.encode(scrape(replica, engine.engine.counters, "r", 150.0, 0.0)))
+    record.update(msgspec.json.encode(scrape(replica, engine.engine.counters, "r", 80.0, 0.0)))
     record.update(msgspec.json.encode(clients.tallies))
     assert engine.aborted > 0
     return record.hexdigest()

@@ -145,9 +145,7 @@ def same_counters(fast: Engine, slow: ReferenceEngine) -> None:
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=400, deadline=None)
-@given(SEEDS)
-def test_fast_and_plain_engine_agree(seed: int) -> None:
+def agree(seed: int) -> None:
     rng = Random(seed)
     options, calls = random_settings(rng), random_calls(rng)
     fast = Engine(LAW, options, progress=True)
@@ -156,6 +154,19 @@ def test_fast_and_plain_engine_agree(seed: int) -> None:
     same_counters(fast, slow)
     assert fast.in_system == 0
     assert fast.kv_usage == 0.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS)
+def test_fast_and_plain_engine_agree(seed: int) -> None:
+    agree(seed)
+
+
+@pytest.mark.campaign
+@settings(max_examples=3000, deadline=None)
+@given(SEEDS)
+def test_fast_and_plain_engine_agree_on_thousands(seed: int) -> None:
+    agree(seed)
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulator.http.answer import Answer
+from controlplane.simulator.http.answer import Answer, Prompt, answers_to
 from controlplane.simulator.http.ask import Ask, CompletionBody, Served, completion
 from controlplane.simulator.http.errors import ApiError
 from controlplane.simulator.settings import EngineSettings
@@ -18,7 +18,7 @@ def asked(prompt: Any = "where is the moon", **more: Any) -> Ask:
 
 
 def answer(ask: Ask, index: int = 0, seed: int = 0) -> Answer:
-    return Answer(ask, index, "r", SETTINGS, seed)
+    return Answer(ask, Prompt(ask.prompts[0], SETTINGS.block_size), index, "r", SETTINGS, seed=seed)
 
 
 def said(answer: Answer) -> str:
@@ -109,6 +109,34 @@ def test_the_next_turn_finds_the_answer_before_it() -> None:
     assert reach == (first.request.prompt_tokens - 1 + 100) // 16 * 16
 
 
+def test_every_prompt_gets_its_n_answers_in_order() -> None:
+    ask = asked(["where is the moon", "and the sun"], max_tokens=90, n=2)
+    found = list(answers_to(ask, "r", SETTINGS, 0))
+    assert [one.index for one in found] == [0, 1, 2, 3]
+    assert len({said(one) for one in found}) == 4
+    assert said(found[0]) == said(answer(asked(max_tokens=90)))
+    assert said(found[2]) == said(answer(asked("and the sun", max_tokens=90)))
+    names = [{segment.name for segment in one.request.prefix} for one in found]
+    assert not names[0] & names[2]
+
+
+def test_an_answer_without_end_costs_no_more_memory_than_a_long_one() -> None:
+    """Only so many of its blocks have names: a client may ask for a thousand such answers at once."""
+    settings = EngineSettings(num_gpu_blocks=10_000, max_model_len=131_072)
+    ask = completion(CompletionBody(prompt="a", max_tokens=131_000, ignore_eos=True), Served("m", 131_072))
+    (endless,) = answers_to(ask, "r", settings, 0)
+    assert endless.request.output_tokens == 131_000
+    assert endless.request.prefix[-1].end_tokens == 8192
+
+
+def test_a_late_stop_string_cuts_the_pieces_as_it_cuts_the_text() -> None:
+    whole = answer(asked(max_tokens=900, ignore_eos=True))
+    stop = said(whole)[-9:]
+    found = answer(asked(max_tokens=900, ignore_eos=True, min_tokens=890, stop=stop))
+    pieces = b"".join(map(found.piece, range(found.request.output_tokens))).decode()
+    assert pieces == said(found) == said(whole)[:-9]
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -117,6 +145,10 @@ def test_the_next_turn_finds_the_answer_before_it() -> None:
         ({"prompt": "x" * 7000}, "7000 characters (more than 6144 characters"),
         ({"stop": [""]}, "stop cannot contain an empty string"),
         ({"n": 1025}, "n must be at most 1024, got 1025"),
+        ({"n": 600, "prompt": ["a", "b"]}, "n must be at most 512, got 600"),
+        ({"prompt": ["a"] * 1025}, "at most 1024 prompts, got 1025"),
+        ({"prompt": [5] * 20_000, "n": 1000}, "must be at most 16777216, got 20000000"),
+        ({"stop": ["a"] * 257}, "stop can have at most 256 strings, got 257"),
         ({"prompt": ["a", 5]}, "list of tokens"),
         ({"prompt": [[5], []]}, "list of tokens"),
         ({"prompt": [True]}, "list of tokens"),

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import aiohttp
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 
 from controlplane.commands.file_limit import raise_file_limit
+from controlplane.simulator.http.fleet import FleetSettings
 from controlplane.simulator.metrics_page import render
 
 from .http_fleet import FAST, Client, completion, fleet, until
@@ -53,6 +56,31 @@ async def test_a_stream_has_one_event_a_token_and_says_what_the_whole_says() -> 
         assert "".join(event["choices"][0]["text"] for event in mine) == choice["text"]
         reasons = [event["choices"][0]["finish_reason"] for event in mine]
         assert reasons == [None] * 29 + ["length"]
+
+
+async def test_a_body_that_is_nested_without_end_is_refused() -> None:
+    body = '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    async with fleet() as client:
+        headers = {"Content-Type": "application/json"}
+        async with client.session.post(client.url + "/v1/completions", data=body, headers=headers) as answer:
+            assert answer.status == 400
+            assert "nested too deeply" in await answer.text()
+
+
+async def test_a_request_for_many_endless_answers_keeps_nobody_waiting() -> None:
+    """Its answers are settled one after the other, and others are served in between."""
+    settings = FleetSettings("h100-8b", port=0, model="simulated")
+    async with fleet(settings) as client:
+        much = asyncio.create_task(client.post("/v1/completions", completion(131_000, n=300)))
+        waited = []
+        for _ in range(20):
+            begun = asyncio.get_running_loop().time()
+            await client.get("/health")
+            waited.append(asyncio.get_running_loop().time() - begun)
+        much.cancel()
+        with suppress(asyncio.CancelledError):
+            await much
+    assert median(waited) < 0.5
 
 
 async def test_a_chat_begins_with_its_role_and_stops_by_itself() -> None:

@@ -36,6 +36,9 @@ def test_nothing_is_broken_at_first() -> None:
         "gauges_frozen": False,
         "scrape": "good",
         "scrape_delay_seconds": 0.0,
+        "warming_up": False,
+        "health": "good",
+        "health_delay_seconds": 0.0,
         "xid": {},
     }
     assert found["requests"] == 0
@@ -103,6 +106,32 @@ async def test_a_scrape_can_be_nan_cut_an_error_or_slow() -> None:
         begun = time.monotonic()
         await client.get("/metrics")
         assert time.monotonic() - begun >= 0.2
+
+
+async def test_health_can_be_late_or_an_error() -> None:
+    async with fleet() as client:
+        await client.break_as(health="error")
+        async with client.session.get(client.url + "/health") as answer:
+            assert answer.status == 503
+        await client.break_as(health="good", health_delay_seconds=0.2)
+        begun = time.monotonic()
+        await client.get("/health")
+        assert time.monotonic() - begun >= 0.2
+
+
+async def test_a_model_that_warms_up_answers_nothing_though_all_else_is_there_also_after_a_restart() -> None:
+    async with fleet() as client:
+        await client.break_as(warming_up=True, restart_seconds=0.0)
+        replica = client.fleet.listeners[0].replica
+        await until(lambda: not replica.is_up)
+        await until(lambda: replica.is_up)
+        asking = asyncio.create_task(client.post("/v1/completions", completion(1)))
+        await until(lambda: replica.drive.engine.in_system == 1)
+        for path in ("/health", "/v1/models", "/metrics"):
+            await client.get(path)
+        assert not asking.done()
+        await client.break_as(warming_up=False)
+        assert (await asking)["usage"]["completion_tokens"] == 1
 
 
 async def test_dropped_connections_end_streams_without_an_end_mark_and_the_server_stays() -> None:

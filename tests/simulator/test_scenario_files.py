@@ -1,6 +1,7 @@
 """Scenario files: what is right is read, what is wrong is refused with its line and the reason."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,10 +10,12 @@ from controlplane.policy.limits.slo_gradient import SloGradient
 from controlplane.signals.decision import Mode
 from controlplane.simulator.lengths import Fixed as FixedLength
 from controlplane.simulator.lengths import Lognormal
-from controlplane.simulator.scenario.faults import ScrapeSlow, Wedged
+from controlplane.simulator.scenario.faults import Fault, ScrapeSlow, Wedged
+from controlplane.simulator.scenario.model import Scenario
 from controlplane.simulator.scenario.reading import built_in_names, load_scenario, parse_scenario
 from controlplane.yaml_model import SettingsError
 
+FAULT_KINDS = [get_args(model.model_fields["kind"].annotation)[0] for model in get_args(get_args(Fault)[0])]
 GOOD = """\
 title: everything that can be said
 duration: 5m
@@ -179,6 +182,80 @@ def test_a_bad_file_is_refused_with_line_and_reason(old: str, new: str, sentence
     assert caught.value.sentences[0].startswith("s.yaml: ")
 
 
+LENGTHS = "prompt: {kind: fixed, tokens: 9}, output: {kind: fixed, tokens: 9}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("duration: 60s", "duration: -60s", "line 2: duration: not a duration like 250ms"),
+        ("duration: 60s", "duration: 99999999d",
+         "line 2: duration: should be less than or equal to 2678400 (got '99999999d')"),
+        ("warmup: 0", "warmup: -5s", "line 3: warmup: not a duration like 250ms"),
+        ("warmup: 0", "seed: 99999999999999999999", "line 3: seed: should be less than or equal to 9223372"),
+        ("rate: 5", "rate: .nan", "line 7: workload.sources.0.rate: nan is no number to calculate with"),
+        ("rate: 5", "rate: 1.0e+12", "line 5: workload: 6e+13 requests in 1m are more than 20,000,000"),
+        ("rate: 5", "rate: {kind: lines, points: [[0s, 1], [9s, .inf]]}",
+         "line 7: workload.sources.0.rate.points.1.1: inf is no number"),
+        ("rate: 5", "rate: {kind: lines, points: [[10s, 1], [5s, 3]]}",
+         "times of a rate curve must rise from 0 on (got [10.0, 5.0])"),
+        ("rate: 5", "rate: {kind: steps, points: [[10s, 1], [5s, 3]]}",
+         "times of a rate curve must rise from 0 on (got [10.0, 5.0])"),
+        ("rate: 5", "rate: {points: [[0s, 1]]}",
+         "line 7: workload.sources.0.rate: there is no 'curve without a kind', there are a number, steps, "),
+        ("rate: 5", "rate: {kind: steps, points: []}", "rate.points: at least one is needed"),
+        ("rate: 5", "rate: {kind: day, low: 1, high: 2, days: 1000000000}",
+         "line 7: workload.sources.0.rate.days: should be less than or equal to 366 (got 1000000000)"),
+        ("rate: 5", "users: 100000000",
+         "line 7: workload.sources.0.users: should be less than or equal to 100000 (got 100000000)"),
+        ("rate: 5", "rate: 5, class: vip",
+         "line 7: workload.sources.0.class: should be 'interactive', 'agent' or 'batch' (got 'vip')"),
+        ("rate: 5", "rate: 5, max_tokens: 99999999999999999999",
+         "line 7: workload.sources.0.max_tokens: should be less than or equal to 10000000"),
+        ("mix: m-small", LENGTHS.replace("9}", "9000000000}", 1),
+         "line 7: workload.sources.0.prompt: Expected int <= 10000000 - at $.tokens"),
+        ("mix: m-small", LENGTHS + ", gaps: {kind: weibull, shape: 0.0001}",
+         "line 7: workload.sources.0.gaps: Expected float >= 0.1 - at $.shape"),
+        ("mix: m-small", LENGTHS.replace("kind: fixed, tokens: 9",
+                                         "kind: quantiles, points: [[0, 1], [1, 99999999]]", 1),
+         "line 7: workload.sources.0.prompt: lengths lie between 1 and 10,000,000 tokens"),
+        ("mix: m-small", "trace: {file: /dev/zero}",
+         "line 7: workload.sources.0.trace.file: there is no file /dev/zero"),
+        ("mix: m-small, rate: 5}", "mix: m-small, rate: 5}\n  times: .inf",
+         "line 8: workload.times: inf is no number to calculate with"),
+        ("    - {name: chat, mix: m-small, rate: 5}", "    []", "workload.sources: at least one is needed"),
+        ("[{engine: h100-8b}]", "[]", "line 4: fleet: at least one is needed"),
+        ("[{engine: h100-8b}]", "h100-8b", "line 4: fleet: should be a list (got 'h100-8b')"),
+        ("[{engine: h100-8b}]", "[{engine: h100-8b, replicas: 600, name: a}, {engine: h100-8b, "
+         "replicas: 600, name: b}]", "line 4: fleet: 1,200 replicas are more than 1,000"),
+        ("h100-8b}", "h100-8b, constants: {host_ms: -5.0}}",
+         "line 4: fleet.0: constants: Expected float >= 0.0 - at $.host_ms"),
+        ("h100-8b}", "h100-8b, constants: {weights_ms: 0.0}}",
+         "line 4: fleet.0: constants: Expected float > 0.0 - at $.weights_ms"),
+        ("h100-8b}", "h100-8b, options: {num_gpu_blocks: -5}}",
+         "line 4: fleet.0: options: -5 blocks of 16 hold -96 tokens, less than max_model_len"),
+        ("title: least", "title: least\nscrape: {interval: 2s, timeout: 4s}",
+         "line 2: scrape: timeout (4s) is not under interval (2s): no daemon starts so"),
+        ("title: least", "title: least\npolicy: {interval: 0.001ms}",
+         "line 2: policy.interval: should be greater than or equal to 0.01"),
+        ("title: least", "title: !!python/object/apply:os.system [id]",
+         "line 1: the tag tag:yaml.org,2002:python/object/apply:os.system has no meaning here"),
+        ("title: least", "title: &a [*a]", "this is nested too deeply"),
+        ("title: least", "title: " + "[" * 3000 + "]" * 3000, "line 1: this is not YAML: "),
+        ("title: least", "\n".join(f"{a}: &{a} [{', '.join([f'*{b}' if b else 'x'] * 20)}]"
+                                   for a, b in zip("abcde", ["", *"abcd"], strict=True)),
+         "this holds more than 100000 values"),
+    ],
+)  # fmt: skip
+def test_what_would_run_for_ever_or_nowhere_is_refused(old: str, new: str, sentence: str) -> None:
+    assert LEAST.count(old) == 1
+    with pytest.raises(SettingsError) as caught:
+        parse(LEAST.replace(old, new))
+    assert len(caught.value.sentences) == 1
+    assert sentence in caught.value.sentences[0]
+    assert caught.value.sentences[0].startswith("s.yaml: ")
+
+
 def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_lines() -> None:
     bad = GOOD.replace("seed: 7", "seed: x").replace("tries: 3", "tries: 0")
     bad = bad.replace("kind: wedged", "kind: w")
@@ -204,16 +281,19 @@ def test_a_file_that_is_not_there_and_a_name_that_is_not_known(tmp_path: Path) -
         load_scenario(str(tmp_path / "binary.yaml"))
 
 
+@pytest.mark.parametrize("name", built_in_names())
+def test_a_built_in_scenario_is_the_same_when_written_and_read(name: str) -> None:
+    scenario = load_scenario(name)
+    assert Scenario.model_validate_json(scenario.model_dump_json(by_alias=True)) == scenario
+
+
 def test_all_built_in_scenarios_are_good_and_cover_what_goes_wrong() -> None:
     names = built_in_names()
     assert len(names) >= 15
     scenarios = {name: load_scenario(name) for name in names}
     assert len({scenario.title for scenario in scenarios.values()}) == len(names)
     kinds = {fault.kind for scenario in scenarios.values() for fault in scenario.faults}
-    assert kinds == {
-        *("lost", "restarted", "started", "wedged", "slowed", "xid", "scrape-slow", "scrape-failing"),
-        *("scrape-frozen", "scrape-nan", "prometheus-away"),
-    }
+    assert kinds == set(FAULT_KINDS)
     for times in ("0.8", "1", "2", "3", "10"):
         assert scenarios[f"steady-{times}x"].workload.times == float(times)
 
@@ -251,7 +331,7 @@ def test_the_example_in_the_documentation_is_good(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("t_s,input_tokens,output_tokens\n" + rows)
     scenario = load_scenario(str(tmp_path / "example.yaml"))
     assert len(scenario.workload.sources) == 3
-    for kind in ("lost", "restarted", "started", "wedged", "slowed", "xid", "scrape-nan", "prometheus-away"):
+    for kind in FAULT_KINDS:
         assert f"`{kind}`" in page
 
 

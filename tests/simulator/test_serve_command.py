@@ -1,4 +1,4 @@
-"""`controlplane simulate serve` and `make demo`, as a user runs them."""
+"""`controlplane simulate serve`, as a user runs it."""
 
 import os
 import re
@@ -6,11 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -19,7 +17,6 @@ from click.testing import CliRunner, Result
 from controlplane.cli import cli
 
 PATIENCE_SECONDS = 60.0
-DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
 
 
 def simulate(*arguments: str) -> Result:
@@ -94,12 +91,12 @@ def test_it_serves_replicas_on_consecutive_ports_until_sigterm(tmp_path: Path) -
         lines = lines_until(process, f"127.0.0.1:{port + 1}")
         assert lines[0] == "h100-8b: 7 sequences, 50000 tokens of KV cache, max_model_len 4096\n"
         for served in (port, port + 1):
-            with urlopen(f"http://127.0.0.1:{served}/v1/models", timeout=10) as answer:
+            with urlopen(f"http://127.0.0.1:{served}/v1/models", timeout=30) as answer:
                 assert b'"max_model_len":4096' in answer.read()
-        with urlopen(f"http://127.0.0.1:{port + 2}/metrics", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{port + 2}/metrics", timeout=30) as answer:
             assert b'gpu="1"' in answer.read()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert process.stdout is not None
         assert process.stdout.read() == ""
 
@@ -136,81 +133,6 @@ def test_options_that_cannot_work_are_refused_in_a_sentence(arguments: list[str]
     result = simulate("serve", *arguments)
     assert result.exit_code != 0
     assert words in result.output.replace("\n", " ")
-
-
-def answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5):
-            return True
-    except (URLError, OSError):
-        return False
-
-
-def group(leader: int) -> dict[int, str]:
-    """Live processes of a group: id and command line."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            # "pid (name) state ppid group ...": the name may itself hold blanks and brackets.
-            state, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-            if int(owner) == leader and state not in "ZX":
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-    return found
-
-
-def ends_clean(process: subprocess.Popen[str], asked: float) -> None:
-    """Within 3 s of being asked to, with all that it started."""
-    assert process.wait(10) == 0
-    assert time.monotonic() - asked < 3.0
-    assert group(process.pid) == {}
-
-
-def test_the_demo_finds_free_ports_shows_a_line_and_ends_on_sigterm(tmp_path: Path) -> None:
-    with running(str(DEMO), cwd=tmp_path) as process:
-        intro = "".join(lines_until(process, "-- light"))
-        daemon, engine = re.search(r"daemon +(\S+)", intro), re.search(r"engines +(\S+)", intro)
-        assert daemon is not None
-        assert engine is not None
-        assert answers(f"{daemon[1]}/api/v1/fleet")
-        assert answers(f"{engine[1]}/metrics")
-        (line,) = lines_until(process, r"^ 0:05 ")
-        assert re.search(r"light +\d+/s +100% █", line), line
-        asked = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        ends_clean(process, asked)
-        assert not answers(f"{engine[1]}/health")
-    files = {path.name for path in (tmp_path / "var" / "demo").iterdir()}
-    assert files >= {"controlplane.yaml", "journal.db", "fleet.log", "daemon.log"}
-
-
-def test_the_demo_takes_other_ports_and_ends_on_ctrl_c(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):  # where somebody else has it, that is as good
-            taken.bind(("127.0.0.1", 8001))
-            taken.listen()
-        with running(str(DEMO), cwd=tmp_path) as process:
-            intro = "".join(lines_until(process, "-- light"))
-            assert "http://127.0.0.1:8000 " not in intro
-            asked = time.monotonic()
-            os.killpg(process.pid, signal.SIGINT)  # to all of them, as a terminal does
-            ends_clean(process, asked)
-
-
-def test_there_is_one_demo_in_a_folder_and_it_says_who_died(tmp_path: Path) -> None:
-    with running(str(DEMO), cwd=tmp_path) as process:
-        lines_until(process, "-- light")
-        with running(str(DEMO), cwd=tmp_path) as second:
-            lines_until(second, "demo: another demo runs here and uses var/demo")
-            assert second.wait(10) == 1
-        (fleet,) = [pid for pid, args in group(process.pid).items() if "simulate serve" in args]
-        os.kill(fleet, signal.SIGKILL)
-        assert process.wait(10) == 1
-        assert process.stdout is not None
-        assert "demo: the fleet ended with code -9" in process.stdout.read()
-        assert group(process.pid) == {}
 
 
 def test_the_group_lists_its_commands_and_each_can_be_loaded() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ workload:
   sources:
     - {name: chat, mix: azure-conv, rate: 17.5}
 """
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SAMPLES = re.findall(r"^\$ controlplane simulate run (.+)\n((?:.+\n){4})", README, re.MULTILINE)
 KEYS = {
     *("offered", "completed", "refused", "refused_by_length", "request_goodput", "token_goodput"),
     *("ttft_p95_seconds", "tpot_p95_seconds", "preemptions", "jain_index"),
@@ -35,8 +38,40 @@ def short(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """Of an engine that has few limits to try."""
+    file = tmp_path / "small.yaml"
+    engine = "engine: h100-8b, options: {max_num_seqs: 12}"
+    file.write_text(SHORT.replace("engine: h100-8b", engine).replace("17.5", "1.5"))
+    return str(file)
+
+
 def call(command: object, *args: str) -> Result:
     return CliRunner().invoke(command, args, catch_exceptions=False)  # type: ignore[arg-type]
+
+
+def figure(word: str) -> float | None:
+    """The number that a word of a table is; None of other words."""
+    found = re.fullmatch(r"([\d,.]*\d)(k?)", word)
+    return None if found is None else float(found[1].replace(",", "")) * (1000 if found[2] else 1)
+
+
+@pytest.mark.parametrize(("arguments", "sample"), SAMPLES)
+def test_the_readme_shows_what_is_printed_now(
+    arguments: str, sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words to the letter, figures to 15 %, for laws get better. Where this fails, show a new run."""
+    monkeypatch.setenv("COLUMNS", "100")
+    printed = "".join(call(run, *arguments.split()).output.splitlines(keepends=True)[2:6])
+    shown, now = sample.split(), printed.split()
+    assert [word for word in shown if figure(word) is None] == [word for word in now if figure(word) is None]
+    numbers = [[value for word in words if (value := figure(word)) is not None] for words in (shown, now)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.15), printed
+
+
+def test_the_readme_shows_a_run_without_control_and_one_with_it() -> None:
+    assert [arguments for arguments, _ in SAMPLES] == ["steady-2x --policy none", "steady-2x"]
 
 
 def test_run_prints_the_same_bytes_of_json_for_the_same_seed(short: str) -> None:
@@ -50,6 +85,12 @@ def test_run_prints_the_same_bytes_of_json_for_the_same_seed(short: str) -> None
     assert result["policy"]["ttft"] == "1s"
     other = json.loads(call(run, short, "--json", "--load", "2", "--seed", "5").output)
     assert (other["seed"], other["offered"] == result["offered"]) == (5, False)
+
+
+def test_a_scenario_with_a_dot_in_its_name_keeps_it(tmp_path: Path) -> None:
+    file = tmp_path / "steady-0.8x.yaml"
+    file.write_text(SHORT)
+    assert call(run, str(file)).output.startswith("steady-0.8x – a short run")
 
 
 def test_the_policy_of_the_command_wins(short: str) -> None:
@@ -90,13 +131,32 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path) -> None:
     assert f"{file}: line 3: unknown key 'warmp' (did you mean 'warmup'?)" in result.output
 
 
+@pytest.mark.parametrize("command", [run, sweep])
+@pytest.mark.parametrize(
+    ("load", "sentence"),
+    [("2", "t.csv: 800 requests are too few for 40 s (1400)"), ("nan", "nan requests in 40s are more than")],
+)
+def test_a_load_that_cannot_be_run_is_refused(
+    command: object, load: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(
+        "t_s,input_tokens,output_tokens\n" + "".join(f"{i},100,50\n" for i in range(800))
+    )
+    file = tmp_path / "s.yaml"
+    file.write_text(SHORT.replace("mix: azure-conv", "trace: {file: t.csv}"))
+    assert call(run, str(file), "--policy", "none").exit_code == 0
+    result = call(command, str(file), "--load", load)
+    assert result.exit_code == 1
+    assert sentence in result.output
+
+
 def test_list_names_all_built_in_scenarios() -> None:
     lines = call(list_).output.splitlines()
     assert {line.split()[0] for line in lines if not line.startswith(" ")} == set(built_in_names())
 
 
-def test_sweep_finds_a_limit_and_prints_it(short: str) -> None:
-    result = call(sweep, short, "--load", "2", "--seeds", "1", "--processes", "1", "--json")
+def test_sweep_finds_a_limit_and_prints_it(small: str) -> None:
+    result = call(sweep, small, "--load", "2", "--seeds", "1", "--processes", "1", "--json")
     found = json.loads(result.output)
     assert found["swept"] == "limit"
     assert found["seeds"] == [1]
@@ -104,8 +164,8 @@ def test_sweep_finds_a_limit_and_prints_it(short: str) -> None:
     assert found["best"]["token_goodput"] == max(point["token_goodput"] for point in found["points"])
 
 
-def test_sweep_of_the_rate_says_what_the_rates_are(short: str) -> None:
-    output = call(sweep, short, "--rate", "--seeds", "1", "--processes", "1").output
+def test_sweep_of_the_rate_says_what_the_rates_are(small: str) -> None:
+    output = call(sweep, small, "--rate", "--seeds", "1", "--processes", "1").output
     assert "best times:" in output
     assert "rate of chat:" in output
 
@@ -117,7 +177,18 @@ def test_a_chart_is_drawn_into_a_png_file(short: str, tmp_path: Path) -> None:
     content = file.read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 20_000
-    assert call(run, short, "--load", "2", "--chart", str(tmp_path / "no" / "c.png")).exit_code == 1
+    nowhere = call(run, short, "--load", "1000", "--chart", str(tmp_path / "no" / "c.png"))
+    assert nowhere.exit_code == 1
+    assert "cannot be written: there is no directory" in nowhere.output
+
+
+def test_a_chart_without_matplotlib_says_how_to_get_it(
+    short: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.commands.simulate_run.find_spec", lambda name: None)
+    result = call(run, short, "--chart", str(tmp_path / "c.png"))
+    assert result.exit_code == 1
+    assert result.output == "Error: charts need matplotlib: pip install 'llm-controlplane[charts]'\n"
 
 
 def test_the_bytes_do_not_depend_on_the_process(short: str) -> None:

@@ -3,9 +3,14 @@
 An answer has a natural length, lognormal with the median and the 90th percentile of a public trace of
 conversations (Azure LLM inference 2023: 129 and 424 tokens). It ends earlier at max_tokens or at a stop
 string; with `ignore_eos` it has all of max_tokens.
+
+A next turn finds an answer in the prefix cache as far as its first `_MOST_NAMED_TOKENS` reach; what is longer
+is cached, but under no name.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from zlib import crc32
 
 import numpy as np
@@ -19,20 +24,35 @@ from controlplane.simulator.settings import EngineSettings
 
 _MEDIAN_TOKENS = 129
 _SIGMA = 0.93
+_MOST_NAMED_TOKENS = 8192
+
+
+class Prompt:
+    """What all answers to one prompt have in common, worked out once however many there are."""
+
+    __slots__ = ("digest", "rest", "segments", "tokens")
+
+    def __init__(self, tokens: Tokens, block_size: int) -> None:
+        self.tokens = len(tokens)
+        self.digest = _digest(tokens)
+        self.segments = tuple(_segments(tokens, (), block_size))
+        self.rest = tokens[len(self.segments) * block_size :]  # that fill no block
 
 
 class Answer:
     """One sequence: its request to the engine, and the text of each of its tokens.
 
-    `stopped_by` is the stop string that ends it; the text ends before that.
+    It is number `index` of the request's answers, and answers `prompt`. `stopped_by` is the stop string that
+    ends it; the text ends before that. Raises ApiError where vLLM refuses.
     """
 
-    __slots__ = ("_first", "_length", "_stride", "index", "request", "stopped_by")
+    __slots__ = ("_cut", "_first", "_length", "_stride", "index", "request", "stopped_by")
 
-    def __init__(self, ask: Ask, index: int, name: str, settings: EngineSettings, seed: int) -> None:
-        prompt = ask.prompts[index // ask.n]
-        limit = _limit_tokens(ask, len(prompt), settings.max_model_len)
-        rng = np.random.default_rng((seed, ask.seed % 2**64, _digest(prompt), index % ask.n))
+    def __init__(
+        self, ask: Ask, prompt: Prompt, index: int, name: str, settings: EngineSettings, *, seed: int
+    ) -> None:
+        limit = _limit_tokens(ask, prompt.tokens, settings.max_model_len)
+        rng = np.random.default_rng((seed, ask.seed % 2**64, prompt.digest, index % ask.n))
         natural = Lognormal(_MEDIAN_TOKENS, _SIGMA, limit).draw(rng, 1)
         first, stride = rng.integers((0, 1), len(WORDS)).tolist()
         output = limit if ask.ignore_eos else max(int(natural[0]), min(ask.min_tokens, limit))
@@ -40,19 +60,24 @@ class Answer:
         self._first: int = first
         self._stride: int = stride
         self._length: int | None = None  # of the text in bytes, where a stop string cuts it
+        self._cut = (0, 0)  # then the token that is cut, and how many bytes of it are said
         self.stopped_by: str | None = None
         if ask.stop:
             output = self._stop(ask, output)
-        prefix = tuple(self._segments(prompt, output, settings.block_size))
-        self.request = Request(f"{name}-{index}", len(prompt), output, limit, ask.priority, prefix)
+        words = map(self._word, range(min(output, _MOST_NAMED_TOKENS)))
+        own = _segments([*prompt.rest, *words], prompt.segments, settings.block_size)
+        prefix = (*prompt.segments, *own)
+        self.request = Request(f"{name}-{index}", prompt.tokens, output, limit, ask.priority, prefix)
 
     def piece(self, token: int) -> bytes:
         """The text of token number `token`, counted from 0; ASCII without quotes or backslashes."""
         word = self._word(token)
         if self._length is None:
             return word
-        begin = sum(len(self._word(i)) for i in range(token))
-        return word[: max(self._length - begin, 0)]
+        cut, said = self._cut
+        if token < cut:
+            return word
+        return word[:said] if token == cut else b""
 
     def text(self, tokens: int) -> str:
         """The text of the first `tokens` tokens."""
@@ -74,23 +99,20 @@ class Answer:
             if at >= 0 and at + len(raw) < end:
                 end = at + len(raw)
                 self.stopped_by, self._length = stop, at
-        said = 0
-        for count, word in enumerate(words, 1):
-            said += len(word)
-            if said >= end:
-                return count
-        return output
+        if self._length is None:
+            return output
+        ends = list(accumulate(map(len, words)))
+        cut = bisect_right(ends, self._length)
+        self._cut = (cut, self._length - (ends[cut - 1] if cut else 0))
+        return bisect_left(ends, end) + 1
 
-    def _segments(self, prompt: Tokens, output: int, block_size: int) -> Iterator[Segment]:
-        """A name for each full block of prompt and answer, the same wherever all tokens up to its end are.
 
-        As in vLLM, where a block is known by the hash of its tokens and of the block before.
-        """
-        tokens = [*prompt, *map(self._word, range(output))]
-        name = 0
-        for end in range(block_size, len(tokens) + 1, block_size):
-            name = hash((name, *tokens[end - block_size : end]))
-            yield Segment(str(name), end)
+def answers_to(ask: Ask, name: str, settings: EngineSettings, seed: int) -> Iterator[Answer]:
+    """All answers to a request, in order; there may be many, and long ones. Raises ApiError."""
+    for place, tokens in enumerate(ask.prompts):
+        prompt = Prompt(tokens, settings.block_size)
+        for index in range(place * ask.n, (place + 1) * ask.n):
+            yield Answer(ask, prompt, index, name, settings, seed=seed)
 
 
 def _limit_tokens(ask: Ask, prompt_tokens: int, max_model_len: int) -> int:
@@ -116,6 +138,20 @@ def _limit_tokens(ask: Ask, prompt_tokens: int, max_model_len: int) -> int:
     if limit < 1:
         raise bad_request(f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit)
     return limit
+
+
+def _segments(
+    tokens: Sequence[bytes | int], before: tuple[Segment, ...], block_size: int
+) -> Iterator[Segment]:
+    """A name for each full block of `tokens`, which follow those of the blocks `before`.
+
+    The same wherever all tokens up to its end are, as in vLLM, where a block is known by the hash of its
+    tokens and of the block before.
+    """
+    name, begin = (int(before[-1].name), before[-1].end_tokens) if before else (0, 0)
+    for end in range(block_size, len(tokens) + 1, block_size):
+        name = hash((name, *tokens[end - block_size : end]))
+        yield Segment(str(name), begin + end)
 
 
 def _digest(prompt: Tokens) -> int:

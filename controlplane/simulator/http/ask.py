@@ -11,6 +11,8 @@ from controlplane.simulator.http.errors import bad_request, invalid, no_such_mod
 from controlplane.simulator.http.tokens import LARGEST_PIECE, Tokens
 
 _MOST_SEQUENCES = 1024
+_MOST_PROMPT_TOKENS = 1 << 24
+_MOST_STOPS = 256
 _DEFAULT_COMPLETION_TOKENS = 16
 _MISSING = re.compile("Object missing required field `(.*)`")
 _BYTE = re.compile(r"\(byte (\d+)\)")
@@ -130,6 +132,8 @@ def read(body: bytes, shape: type[T]) -> T:
     except msgspec.DecodeError as error:
         byte = _BYTE.search(str(error))
         raise invalid(f"body.{byte[1]}" if byte else "body", f"JSON decode error: {error}") from None
+    except RecursionError:
+        raise invalid("body", "JSON decode error: nested too deeply") from None
 
 
 def check_model(asked: str | None, served: str) -> None:
@@ -173,8 +177,15 @@ def _ask(body: _Generation, prompts: tuple[Tokens, ...], *, max_tokens: int | No
     n = 1 if body.n is None else body.n
     if n < 1:
         raise bad_request(f"n must be at least 1, got {n}.")
+    if len(prompts) > _MOST_SEQUENCES:
+        raise bad_request(f"You can pass at most {_MOST_SEQUENCES} prompts, got {len(prompts)}.")
     if n * len(prompts) > _MOST_SEQUENCES:
         raise bad_request(f"n must be at most {_MOST_SEQUENCES // len(prompts)}, got {n}.")
+    tokens_in_all = n * sum(map(len, prompts))
+    if tokens_in_all > _MOST_PROMPT_TOKENS:
+        raise bad_request(
+            f"n times the tokens of all prompts must be at most {_MOST_PROMPT_TOKENS}, got {tokens_in_all}."
+        )
     if body.temperature is not None and body.temperature < 0:
         raise bad_request(
             f"temperature must be non-negative, got {body.temperature}.", "temperature", body.temperature
@@ -188,6 +199,8 @@ def _ask(body: _Generation, prompts: tuple[Tokens, ...], *, max_tokens: int | No
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if "" in stop:
         raise bad_request("stop cannot contain an empty string.")
+    if len(stop) > _MOST_STOPS:
+        raise bad_request(f"stop can have at most {_MOST_STOPS} strings, got {len(stop)}.")
     options = body.stream_options or StreamOptions()
     return Ask(
         is_chat=is_chat,

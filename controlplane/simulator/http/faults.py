@@ -27,6 +27,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - `gauges_frozen`: running, waiting and KV usage stay as they were when it was switched on.
     - `scrape`: /metrics has NaN for its gauges, is cut off in the middle, or answers 500.
     - `scrape_delay_seconds`: /metrics takes so long.
+    - `warming_up`: no step begins, also after a restart, while port, /health, models and page are there.
+    - `health`: /health answers 503, as vLLM does where its engine is dead; `health_delay_seconds`: so late.
     - `xid`: the last XID of each GPU of the replica, by its number on the node; 0 is none.
     """
 
@@ -36,6 +38,9 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gauges_frozen: bool = False
     scrape: Literal["good", "nan", "cut", "error"] = "good"
     scrape_delay_seconds: Delay = 0.0
+    warming_up: bool = False
+    health: Literal["good", "error"] = "good"
+    health_delay_seconds: Delay = 0.0
     xid: dict[str, Xid] = {}
 
     def changed(self, change: dict[str, Any]) -> "Faults":

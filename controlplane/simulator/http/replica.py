@@ -42,11 +42,12 @@ class Replica:
         self._begin()
 
     def start(self) -> None:
-        """A new process: counters at zero, and of the faults only those of the hardware."""
+        """A new process: counters at zero, and of the faults only those of the hardware and of warming up."""
         self.gpus()
         self._begin()
         self.is_up = True
-        self._apply(Faults(thermal_factor=self.faults.thermal_factor, xid=self.faults.xid))
+        old = self.faults
+        self._apply(Faults(thermal_factor=old.thermal_factor, xid=old.xid, warming_up=old.warming_up))
 
     def stop(self) -> None:
         """The process is gone, with all requests in it."""
@@ -97,7 +98,7 @@ class Replica:
 
         def change(engine: Engine) -> None:
             engine.set_law(law)
-            if new.wedged:
+            if new.wedged or new.warming_up:
                 engine.wedge()
             else:
                 engine.unwedge()

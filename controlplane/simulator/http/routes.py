@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from controlplane.simulator.http import http_metrics, shapes, tokens
-from controlplane.simulator.http.answer import Answer
+from controlplane.simulator.http.answer import Answer, answers_to
 from controlplane.simulator.http.ask import (
     Ask,
     ChatBody,
@@ -101,9 +101,11 @@ class Api:
         name = request.headers.get("X-Request-Id") or urandom(16).hex()
         # Two requests may have one name; in the engine each has its own.
         unique = urandom(8).hex()
-        answers = [
-            Answer(ask, index, unique, spec.settings, spec.seed) for index in range(len(ask.prompts) * ask.n)
-        ]
+        answers: list[Answer] = []
+        for answer in answers_to(ask, unique, spec.settings, spec.seed):
+            if answers:  # many long ones take long: nobody else has to wait for all of them
+                await asyncio.sleep(0)
+            answers.append(answer)
         changed = asyncio.Event()
         flows = [drive.submit(answer.request, changed, tells_each=ask.stream) for answer in answers]
         kind = "chatcmpl" if ask.is_chat else "cmpl"
@@ -155,7 +157,10 @@ class Api:
         return web.Response(body=body, content_type="application/json")
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
-        return web.Response()
+        faults = self._replica.faults
+        if faults.health_delay_seconds:
+            await asyncio.sleep(faults.health_delay_seconds)
+        return web.Response(status=HTTPStatus.OK if faults.health == "good" else 503)
 
     async def _version(self, _: web.Request) -> web.StreamResponse:
         return _json({"version": VERSION})

@@ -7,73 +7,48 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from controlplane.simulator.scenario.strict import LongerThanNothing, Seconds, SomeShare, Strict
+from controlplane.simulator.scenario.gpu_faults import GpuFault
+from controlplane.simulator.scenario.lasting import AnyFault, Lasting
+from controlplane.simulator.scenario.strict import LongerThanNothing, SomeShare
 
 
-class _Fault(Strict):
-    at: Seconds
-
-    @property
-    def lasts(self) -> float | None:
-        return None
-
-
-class _Lasting(_Fault):
-    duration: LongerThanNothing | None = Field(None, alias="for")
-
-    @property
-    def lasts(self) -> float | None:
-        return self.duration
-
-
-class Lost(_Lasting):
+class Lost(Lasting):
     """The process is gone with all its requests, and nothing answers; after `for` a new one does."""
 
     kind: Literal["lost"]
     replica: str
 
 
-class Restarted(_Fault):
+class Restarted(AnyFault):
     """The process ends with all its requests and begins anew; it answers after a cold start."""
 
     kind: Literal["restarted"]
     replica: str
 
 
-class Started(_Fault):
+class Started(AnyFault):
     """The replica is not there before `at`, when its cold start begins."""
 
     kind: Literal["started"]
     replica: str
 
 
-class Wedged(_Lasting):
+class Wedged(Lasting):
     """No step of the engine ends, while its server goes on answering."""
 
     kind: Literal["wedged"]
     replica: str
 
 
-class Slowed(_Lasting):
-    """The engine runs at the share `to` of its speed: its GPUs are too hot."""
+class Slowed(Lasting):
+    """The engine runs at the share `to` of its speed, whatever the reason."""
 
     kind: Literal["slowed"]
     replica: str
     to: SomeShare
 
 
-class Xid(_Lasting):
-    """A GPU of the node reports an XID error that ends the work on it (79: it fell off the bus).
-
-    All replicas on the node are lost; after `for` new ones answer.
-    """
-
-    kind: Literal["xid"]
-    node: str
-    code: int = Field(ge=1, le=1000)
-
-
-class _OfScrapes(_Lasting):
+class _OfScrapes(Lasting):
     replica: str | None = None  # None: all
 
 
@@ -102,12 +77,19 @@ class ScrapeNan(_OfScrapes):
     kind: Literal["scrape-nan"]
 
 
-class PrometheusAway(_Lasting):
+class PrometheusAway(Lasting):
     """What the daemon asks does not answer, for the whole fleet."""
 
     kind: Literal["prometheus-away"]
 
 
+class DaemonAway(Lasting):
+    """The daemon is gone: nobody scrapes, ticks or steers. After `for` it is back with what it remembers."""
+
+    kind: Literal["daemon-away"]
+
+
 ScrapeFault: TypeAlias = ScrapeSlow | ScrapeFailing | ScrapeFrozen | ScrapeNan | PrometheusAway
-ReplicaFault: TypeAlias = Lost | Restarted | Started | Wedged | Slowed | Xid
-Fault: TypeAlias = Annotated[ReplicaFault | ScrapeFault, Field(discriminator="kind")]
+ReplicaFault: TypeAlias = Lost | Restarted | Started | Wedged | Slowed
+OtherFault: TypeAlias = ReplicaFault | ScrapeFault | DaemonAway
+Fault: TypeAlias = Annotated[OtherFault | GpuFault, Field(discriminator="kind")]

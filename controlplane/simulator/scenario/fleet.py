@@ -5,8 +5,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 from pydantic import Field, model_validator
 
+from controlplane.signals.units import duration_text
 from controlplane.simulator.constants import EngineModel, engine_model
-from controlplane.simulator.scenario.strict import LongerThanNothing, Name, Seconds, Strict
+from controlplane.simulator.scenario.strict import Interval, LongerThanNothing, Name, Seconds, Strict
 from controlplane.simulator.settings import EngineSettings
 from controlplane.simulator.step import StepLaw
 
@@ -21,11 +22,13 @@ class EngineGroup(Strict):
     `options` are vLLM's (see `EngineSettings`), `constants` those of the step law under the names and in the
     units of constants.toml; both replace what the model has. Every `replicas_per_node` replicas share a node,
     `name`-node-1 and so on. A process that starts anew answers after a cold start: log-normal around
-    `cold_start` with coefficient of variation `cold_start_cv`.
+    `cold_start` with coefficient of variation `cold_start_cv`. At second 0 the first `started` of them are
+    there (None: all); the others can be asked for.
     """
 
     engine: str
     replicas: int = Field(1, ge=1, le=1000)
+    started: int | None = Field(None, ge=0, le=1000)
     name: Name | None = None
     pool: Name = "default"
     options: dict[str, Any] = Field(default_factory=dict)
@@ -54,6 +57,11 @@ class EngineGroup(Strict):
         return tuple(f"{self.name or self.engine}-{i + 1}" for i in range(self.replicas))
 
     @property
+    def absent_names(self) -> tuple[str, ...]:
+        """Replicas that are not there at second 0."""
+        return () if self.started is None else self.replica_names[self.started :]
+
+    @property
     def nodes(self) -> dict[str, tuple[str, ...]]:
         """Replicas by node."""
         names, size = self.replica_names, self.replicas_per_node
@@ -75,9 +83,18 @@ class EngineGroup(Strict):
 class Scrapes(Strict):
     """How the daemon polls the engines; a page that takes longer than `timeout` is lost."""
 
-    interval: LongerThanNothing = 5.0
+    interval: Interval = 5.0
     timeout: LongerThanNothing = 4.0
     seconds: Seconds = 0.005
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.timeout >= self.interval:
+            raise ValueError(
+                f"timeout ({duration_text(self.timeout)}) is not under interval "
+                f"({duration_text(self.interval)}): no daemon starts so"
+            )
+        return self
 
 
 def _converted(value: dict[str, Any], kind: type[S], name: str) -> S:

@@ -5,15 +5,18 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from controlplane.simulator.scenario.faults import (
-    Fault,
+    DaemonAway,
     Lost,
+    OtherFault,
     Restarted,
     ScrapeFault,
     Slowed,
     Started,
     Wedged,
-    Xid,
 )
+from controlplane.simulator.scenario.gpu_faults import GpuFault
+from controlplane.simulator.scenario.gpu_incidents import GpuIncidents
+from controlplane.simulator.scenario.gpus import Gpus
 from controlplane.simulator.scenario.model import Scenario
 from controlplane.simulator.scenario.replica import Replica
 
@@ -40,22 +43,28 @@ class Plant(Protocol):
 
     def end_scrape_fault(self, fault: ScrapeFault, now: float) -> None: ...
 
+    def lose_daemon(self, now: float) -> None: ...
 
-def incidents(scenario: Scenario, replicas: Mapping[str, Replica], plant: Plant) -> Iterator[Incident]:
+    def regain_daemon(self, now: float) -> None: ...
+
+
+def incidents(
+    scenario: Scenario, replicas: Mapping[str, Replica], plant: Plant, gpus: Gpus
+) -> Iterator[Incident]:
     """Everything that happens to the fleet, in no order; at second 0 what is there from the start."""
     late = {fault.replica for fault in scenario.faults if isinstance(fault, Started)}
+    late.update(name for group in scenario.fleet for name in group.absent_names)
     for replica in replicas.values():
         if replica.name not in late:
             yield 0.0, partial(plant.start, replica)
         else:
             replica.discovered = False
+    of_gpus = GpuIncidents(gpus, replicas, plant)
     for fault in scenario.faults:
-        yield from _of(fault, scenario, replicas, plant)
+        yield from of_gpus.of(fault) if isinstance(fault, GpuFault) else _of(fault, replicas, plant)
 
 
-def _of(
-    fault: Fault, scenario: Scenario, replicas: Mapping[str, Replica], plant: Plant
-) -> Iterator[Incident]:
+def _of(fault: OtherFault, replicas: Mapping[str, Replica], plant: Plant) -> Iterator[Incident]:
     until = None if fault.lasts is None else fault.at + fault.lasts
     match fault:
         case Started() | Restarted():
@@ -65,11 +74,10 @@ def _of(
             )
             yield fault.at, begin
             yield fault.at + replica.cold_start_seconds, partial(plant.start, replica)
-        case Lost() | Xid():
-            for name in (fault.replica,) if isinstance(fault, Lost) else scenario.nodes[fault.node]:
-                yield fault.at, partial(plant.kill, replicas[name])
-                if until is not None:
-                    yield until, partial(plant.start, replicas[name])
+        case Lost():
+            yield fault.at, partial(plant.kill, replicas[fault.replica])
+            if until is not None:
+                yield until, partial(plant.start, replicas[fault.replica])
         case Wedged():
             yield fault.at, partial(plant.wedge, replicas[fault.replica])
             if until is not None:
@@ -78,6 +86,10 @@ def _of(
             yield fault.at, partial(_slow, replicas[fault.replica], fault.to)
             if until is not None:
                 yield until, partial(_end_slow, replicas[fault.replica], fault.to)
+        case DaemonAway():
+            yield fault.at, plant.lose_daemon
+            if until is not None:
+                yield until, plant.regain_daemon
         case _:
             yield fault.at, partial(plant.begin_scrape_fault, fault)
             if until is not None:

@@ -1,4 +1,7 @@
-"""What the gateway sees of one replica, as the windows that limit laws are told of."""
+"""What a gateway sees of one replica, as laws of the round trip are told of it: they need single requests.
+
+Production has no such lookout; the laws that it runs are told by `policy.limiting`.
+"""
 
 import math
 from collections import OrderedDict
@@ -71,7 +74,6 @@ class Lookout:
         now: float,
         counters: EngineCounters | None,
         seen: ReplicaSnapshot | None,
-        capacity_tokens: float | None,
         random: float,
     ) -> Window:
         """The window that ends at `now`. `counters` are those of the engine that answers now, `seen` is what
@@ -83,6 +85,7 @@ class Lookout:
         waiting: Number = load.waiting if load else nothing
         if self._looks and counters is not None:
             kv_usage, waiting = Known(counters.kv_usage, end), Known(float(counters.waiting), end)
+        size = seen.kv_tokens if seen is not None else None
         restarts = seen.restarts if seen is not None else self._restarts
         window = Window(
             start=start,
@@ -97,7 +100,7 @@ class Lookout:
             waiting=waiting,
             preemptions=_times(load.preemptions_per_second, end - start) if load else nothing,
             max_num_seqs=self._max_num_seqs,
-            kv_ceiling=None if capacity_tokens is None else kv_ceiling(capacity_tokens, self._lengths),
+            kv_ceiling=None if size is None else kv_ceiling(size, self._lengths),
             restarted=restarts > self._restarts,
         )
         self._lengths = self._lengths.decayed(math.exp((start - end) / _LENGTHS_MEMORY_SECONDS))

@@ -10,29 +10,34 @@ from controlplane.signals.decision import Mode
 from controlplane.signals.units import duration_text
 from controlplane.simulator.scenario.faults import Fault
 from controlplane.simulator.scenario.fleet import EngineGroup, Scrapes
+from controlplane.simulator.scenario.gpus import GpuWatching
 from controlplane.simulator.scenario.policies import NamedPolicy, Policy
-from controlplane.simulator.scenario.strict import LongerThanNothing, Seconds, Several, Strict
+from controlplane.simulator.scenario.strict import AtLeastOne, LongerThanNothing, Seconds, Several, Strict
 from controlplane.simulator.scenario.workload import Workload
+
+LARGEST_SEED = 2**63 - 1
+_MOST_REQUESTS = 20_000_000
 
 
 class Scenario(Strict):
     """`title` is a sentence for people. What happens before `warmup` is not measured.
 
     `slo` is the objective of interactive requests; those of the other classes, and all else that the gateway
-    can be told, are `admission`'s. Its mode follows from the policy.
+    can be told, are `admission`'s. Its mode follows from the policy. Without `gpus` nobody watches the GPUs.
     """
 
     title: str = Field(min_length=1)
     duration: LongerThanNothing
     warmup: Seconds = 60.0
-    seed: int = Field(1, ge=0)
-    fleet: Several[EngineGroup] = Field(min_length=1)
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    fleet: AtLeastOne[EngineGroup]
     workload: Workload
     faults: Several[Fault] = ()
     slo: Slo = Slo()
     policy: NamedPolicy = Policy()
     admission: AdmissionSettings = AdmissionSettings()
     scrape: Scrapes = Scrapes()
+    gpus: GpuWatching | None = None
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -59,6 +64,20 @@ class Scenario(Strict):
         observes = self.policy.controls and not self.policy.enforce
         mode = Mode.OBSERVE if observes else Mode.ENFORCE
         return self.admission.model_copy(update={"interactive": objective, "mode": mode})
+
+    @property
+    def expected_requests(self) -> float:
+        """On average, without those of users who wait for their answers."""
+        curves = [source.curve for source in self.workload.sources if source.curve is not None]
+        return sum(curve.times(self.workload.times).arrivals_until(self.duration) for curve in curves)
+
+    def check_requests(self) -> None:
+        """Raises ValueError where more requests are expected than a run can hold."""
+        expected = self.expected_requests
+        if not expected <= _MOST_REQUESTS:
+            raise ValueError(
+                f"{expected:.3g} requests in {duration_text(self.duration)} are more than {_MOST_REQUESTS:,}"
+            )
 
     def changed(
         self, *, policy: Policy | None = None, seed: int | None = None, times: float | None = None

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from controlplane.policy.boundary.law import Boundary
 from controlplane.policy.limits.aimd import Aimd
 from controlplane.policy.limits.envoy_gradient import EnvoyGradient
 from controlplane.policy.limits.fixed import Fixed
@@ -16,8 +17,9 @@ from controlplane.policy.limits.slo_gradient import SloGradient
 from controlplane.policy.limits.thresholds import Thresholds
 from controlplane.policy.limits.vegas import Vegas
 from controlplane.policy.limits.windowed import Windowed
+from controlplane.policy.scaling.settings import ScaleSettings
 from controlplane.policy.settings import Slo
-from controlplane.simulator.scenario.strict import LongerThanNothing, Strict
+from controlplane.simulator.scenario.strict import Interval, Strict
 
 _BY_NAME: dict[str, Callable[[], AnyLaw]] = {
     "none": NoLimit,
@@ -54,18 +56,26 @@ class Policy(Strict):
 
     `gauges` says how the law sees KV usage and the engine's queue: by the daemon's scrapes, or by a look of
     its own at the engine at the end of every window. `round_trip` is what laws of the round trip are told: a
-    request until its end, or until its first token. With `kv_budget` the gateway also reserves KV memory, of
-    which there is `overcommit` times as much as the engine says. Without `enforce` it only observes. With the
-    law "none" it passes everything on and reserves nothing, like any load balancer.
+    request until its end, or until its first token. Where it `sees` scrapes only, the daemon is told nothing
+    by the gateway, as if it were none of ours. `max_num_seqs` is what users tell the daemon of the engines;
+    most tell nothing. With `kv_budget` the gateway also reserves KV memory, of which there is `overcommit`
+    times as much as the engine says. Without `enforce` it only observes. With the law "none" it passes
+    everything on and reserves nothing, like any load balancer. `boundary` is the law of the boundary, where
+    the scenario's gateway has two pools. With `scale` the daemon asks for replicas in each pool, and gets
+    them.
     """
 
     law: Annotated[AnyLaw, BeforeValidator(_read_law)] = SloGradient()
-    interval: LongerThanNothing = 1.0
+    interval: Interval = 1.0
     gauges: Literal["scrapes", "looks"] = "scrapes"
     round_trip: Literal["end", "first-token"] = "end"
+    sees: Literal["gateway", "scrapes"] = "gateway"
+    max_num_seqs: int | None = Field(None, ge=1)
     kv_budget: bool = True
     overcommit: float = Field(1.0, gt=0)
     enforce: bool = True
+    boundary: Boundary = Boundary()
+    scale: ScaleSettings | None = None
 
     @property
     def controls(self) -> bool:

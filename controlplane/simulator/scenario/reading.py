@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulator.scenario.faults import Xid
+from controlplane.simulator.scenario.gpus import Gpus, GpuWatching
 from controlplane.simulator.scenario.model import Scenario
 from controlplane.simulator.scenario.streams import shortfall
 from controlplane.simulator.scenario.workload import SourceModel
@@ -13,6 +14,7 @@ from controlplane.yaml_model import ModelReader, SettingsError, parse_mapping, r
 from controlplane.yaml_text import Place
 
 _BUILT_IN = files("controlplane.simulator").joinpath("scenarios")
+_MOST_REPLICAS = 1000
 
 
 def built_in_names() -> tuple[str, ...]:
@@ -37,7 +39,9 @@ def parse_scenario(text: str, name: str, base: Path) -> Scenario:
     SettingsError."""
     raw, lines = parse_mapping(text, name)
     reader = ModelReader(name, raw, lines)
-    scenario = reader.read(Scenario, raw)
+    for place, number in _infinite(raw, ()):
+        reader.problem(place, f"{'.'.join(map(str, place))}: {number} is no number to calculate with")
+    scenario = None if reader.problems else reader.read(Scenario, raw)
     if scenario is not None:
         scenario = _look_across(reader, scenario, base)
     if reader.problems or scenario is None:
@@ -53,6 +57,7 @@ def _look_across(reader: ModelReader, scenario: Scenario, base: Path) -> Scenari
     for name, i in _twice([(source.name, i) for i, source in enumerate(scenario.workload.sources)]):
         place = ("workload", "sources", i, "name")
         reader.problem(place, f"workload.sources.{i}: there is another source {name!r}")
+    _look_at_size(reader, scenario)
     for i, fault in enumerate(scenario.faults):
         _look_at_fault(reader, scenario, i, fault)
     sources = []
@@ -82,6 +87,28 @@ def _with_trace(
     return source.model_copy(update={"trace": trace})
 
 
+def _look_at_size(reader: ModelReader, scenario: Scenario) -> None:
+    replicas = len(scenario.replica_names)
+    if replicas > _MOST_REPLICAS:
+        reader.problem(("fleet",), f"fleet: {replicas:,} replicas are more than {_MOST_REPLICAS:,}")
+    try:
+        scenario.check_requests()
+    except ValueError as error:
+        reader.problem(("workload",), f"workload: {error}")
+
+
+def _infinite(value: Any, place: Place) -> Iterator[tuple[Place, float]]:
+    """Where a document has an infinity or no number at all (`.inf`, `.nan`)."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _infinite(item, (*place, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _infinite(item, (*place, i))
+    elif isinstance(value, float) and not isfinite(value):
+        yield place, value
+
+
 def _look_at_fault(reader: ModelReader, scenario: Scenario, i: int, fault: Any) -> None:
     place = ("faults", i)
     if fault.at >= scenario.duration:
@@ -91,9 +118,15 @@ def _look_at_fault(reader: ModelReader, scenario: Scenario, i: int, fault: Any) 
     if replica is not None and replica not in scenario.replica_names:
         there = ", ".join(scenario.replica_names)
         reader.problem((*place, "replica"), f"faults.{i}: there is no replica {replica!r}, there are {there}")
-    if isinstance(fault, Xid) and fault.node not in scenario.nodes:
+    node = getattr(fault, "node", None)
+    if node is not None and node not in scenario.nodes:
         there = ", ".join(scenario.nodes)
-        reader.problem((*place, "node"), f"faults.{i}: there is no node {fault.node!r}, there are {there}")
+        reader.problem((*place, "node"), f"faults.{i}: there is no node {node!r}, there are {there}")
+    rack = getattr(fault, "rack", None)
+    racks = Gpus(scenario.gpus or GpuWatching(), scenario.nodes).racks
+    if rack is not None and rack not in racks:
+        there = f"there are {', '.join(racks)}" if racks else "gpus.nodes_per_rack makes them"
+        reader.problem((*place, "rack"), f"faults.{i}: there is no rack {rack!r}, {there}")
 
 
 def _twice(named: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:

@@ -10,6 +10,7 @@ import numpy as np
 from controlplane import __version__
 from controlplane.simulator.scenario.books import little_ratio
 from controlplane.simulator.scenario.clock import UNIX_START
+from controlplane.simulator.scenario.gpu_account import GpuHealth
 from controlplane.simulator.scenario.live import LENGTH_CLASSES
 from controlplane.simulator.scenario.run import Run
 from controlplane.simulator.scenario.truth import Account, jain
@@ -112,6 +113,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     limit_mean: float | None
     limit_last: float | None
     daemon: AsReported | None
+    gpus: GpuHealth | None
     told: tuple[Told, ...]
     told_left_out: int
     little_ratio: float | None
@@ -165,8 +167,9 @@ def result_of(run: Run, name: str) -> Result:
         by_tenant={name: _part(account, seconds) for name, account in tenants.items()},
         users=_users(run),
         limit_mean=float(np.mean(limits)) if run.controls and len(limits) else None,
-        limit_last=float(sum(state.slots for state in run.limits)) if run.controls else None,
+        limit_last=run.limit if run.controls else None,
         daemon=_as_reported(run),
+        gpus=None if scenario.gpus is None else run.gpu_account.result(run.series, scenario.warmup),
         told=tuple(told[:_MOST_TOLD]),
         told_left_out=max(0, len(told) - _MOST_TOLD),
         little_ratio=little_ratio(start, end),

@@ -5,6 +5,7 @@ gateway looks after its queue, then clients act. Every random stream has a gener
 seed, so the policy does not change what is sent.
 """
 
+import gc
 import heapq
 from collections.abc import Callable
 from math import exp, log1p, sqrt
@@ -17,14 +18,19 @@ from controlplane.gateway.admission.request import Fault
 from controlplane.gateway.admission.verdict import Admitted, Refused, Verdict
 from controlplane.policy.limits.law import Law, State
 from controlplane.policy.limits.laws import AnyLaw
+from controlplane.signals.decision import Decision
 from controlplane.signals.snapshot import Totals
 from controlplane.simulator.clients import Clients, Send
 from controlplane.simulator.request import Finished, FirstToken, Preempted
 from controlplane.simulator.scenario.books import Books, Mark
 from controlplane.simulator.scenario.clock import UNIX_START
-from controlplane.simulator.scenario.directory import Directory
+from controlplane.simulator.scenario.control import Control
+from controlplane.simulator.scenario.elastic import Elastic
 from controlplane.simulator.scenario.faults import ScrapeFault
 from controlplane.simulator.scenario.gateway import Gateway
+from controlplane.simulator.scenario.gpu_account import GpuAccount
+from controlplane.simulator.scenario.gpu_faults import GpuFault
+from controlplane.simulator.scenario.gpus import Gpus, GpuWatching
 from controlplane.simulator.scenario.incidents import incidents
 from controlplane.simulator.scenario.live import NOWHERE, Live
 from controlplane.simulator.scenario.lookout import Lookout
@@ -33,7 +39,6 @@ from controlplane.simulator.scenario.replica import Replica
 from controlplane.simulator.scenario.series import Series
 from controlplane.simulator.scenario.streams import build_sources
 from controlplane.simulator.scenario.truth import Truth
-from controlplane.simulator.scenario.watch import Watch
 from controlplane.simulator.timeline import Timeline
 
 Timer: TypeAlias = tuple[float, int, Callable[[float], None]]
@@ -65,15 +70,21 @@ class Run:
         self.marks: list[Mark] = []
         self.closings: list[Closing] = []
         self.replicas = _replicas(scenario, rngs[_FLEET])
-        self.watch = Watch(self.replicas, scenario.scrape, slo)
         sources = build_sources(scenario.workload, scenario.duration, rngs[_WORKLOAD])
         self.clients = Clients(sources, rngs[_CLIENTS], scenario.duration)
         self.gateway = Gateway(admission, rngs[_GATEWAY])
         self.law: AnyLaw = policy.for_slo(slo)
-        self.limits: list[State] = [self.law.start() for _ in self.replicas]
         self.controls = policy.controls
-        self._directory = Directory(self.replicas, self.watch, kv_budget=policy.kv_budget and self.controls)
+        self.gpus = Gpus(scenario.gpus or GpuWatching(), scenario.nodes)
+        self.gpu_account = GpuAccount(
+            tuple(fault for fault in scenario.faults if isinstance(fault, GpuFault)), self.gpus
+        )
+        self.control = Control(
+            scenario, self.replicas, self.gateway, self.gpus if scenario.gpus is not None else None
+        )
+        self.watch = self.control.watch
         self._by_name = {replica.name: replica for replica in self.replicas}
+        self._states: list[State] = [self.law.start() for _ in self.replicas]
         self._lookouts = [
             Lookout(
                 slo.ttft,
@@ -82,7 +93,10 @@ class Run:
                 looks=policy.gauges == "looks",
             )
             for replica in self.replicas
+            if not self.control.has_law
         ]
+        self.elastic = Elastic(self.replicas, self.start, self._at, self.gpus.is_taken)
+        self._stepped_at = [0.0] * len(self.replicas)  # when its engine last ended a step
         self._rng = rngs[_LAWS]
         self._live: dict[str, Live] = {}
         self._by_ticket: dict[int, Live] = {}  # those that wait at the gateway
@@ -91,13 +105,26 @@ class Run:
         self._engines = Timeline(self.replicas)
 
     def go(self) -> None:
-        """Run to the end. AssertionError where a law of every run is broken."""
+        """Run to the end. AssertionError where a law of every run is broken.
+
+        Without the garbage collector: a run makes no cycles, and looking for them takes time.
+        """
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self._go()
+        finally:
+            if collects:
+                gc.enable()
+
+    def _go(self) -> None:
         scenario = self.scenario
-        for at, act in incidents(scenario, self._by_name, self):
+        for at, act in incidents(scenario, self._by_name, self, self.gpus):
             self._at(at, act)
         self._at(0.0, self._look)
-        self._at(0.0, self._set_limits)
-        self._at(scenario.policy.interval, self._control)
+        if self._lookouts:
+            self._at(0.0, self._set_limits)
+            self._at(scenario.policy.interval, self._move_limits)
         self._at(_SECOND, self._every_second)
         self._at(scenario.warmup, self._mark)
         self._until(scenario.duration)
@@ -170,12 +197,14 @@ class Run:
             self._by_ticket[verdict.ticket.id] = live
 
     def _send(self, live: Live, replica: Replica, now: float) -> None:
+        self.gpu_account.sent(replica.name, now)
         if replica.engine is None:
             self._fail(live, Fault.UNREACHABLE, now)
             return
         live.replica = replica.index
         live.to_engine_at = now
-        self._lookouts[replica.index].sent(live)
+        if self._lookouts:
+            self._lookouts[replica.index].sent(live)
         replica.submit(live, now)
         self._engines.changed(replica.index)
 
@@ -200,11 +229,13 @@ class Run:
             del self._by_ticket[live.ticket.id]
         else:
             self.replicas[live.replica].abort(request_id, now)
-            self._lookouts[live.replica].broken(live, now)
+            if self._lookouts:
+                self._lookouts[live.replica].broken(live, now)
 
     def _step(self, replica: Replica, now: float) -> None:
         """A step of an engine ends."""
         made_room = False
+        self._stepped_at[replica.index] = now
         for event in replica.advance(now):
             if isinstance(event, FirstToken):
                 self._first_token(self._live[event.request_id], replica, now)
@@ -225,14 +256,16 @@ class Run:
         live.first_step = replica.engine.counters.steps
         replica.streams[live.request.id] = live
         self.gateway.admission.tokens(live.ticket, 1, now)
-        self._lookouts[replica.index].first_token(live, now)
+        if self._lookouts:
+            self._lookouts[replica.index].first_token(live, now)
         self.clients.first_token(live.request.id)
 
     def _finished(self, live: Live, event: Finished, replica: Replica, now: float) -> None:
         replica.ended(event.request_id)
         self.books.left(live.sent_at, now)
         self.truth.finished(live, now)
-        self._lookouts[replica.index].finished(live, now)
+        if self._lookouts:
+            self._lookouts[replica.index].finished(live, now)
         self.gateway.finished(live, event, now)
         self.clients.finished(event.request_id, now)
 
@@ -246,7 +279,8 @@ class Run:
         broken = replica.die()
         self._engines.changed(replica.index)
         for live in broken:
-            self._lookouts[replica.index].broken(live, now)
+            if self._lookouts:
+                self._lookouts[replica.index].broken(live, now)
             self._fail(live, Fault.BROKEN, now)
         self._poll(now)
 
@@ -259,51 +293,75 @@ class Run:
         self._engines.changed(replica.index)
 
     def begin_scrape_fault(self, fault: ScrapeFault, now: float) -> None:
-        self.watch.faults.append(fault)
+        self.control.begin(fault)
 
     def end_scrape_fault(self, fault: ScrapeFault, now: float) -> None:
-        self.watch.faults.remove(fault)
+        self.control.end(fault)
+
+    def lose_daemon(self, now: float) -> None:
+        self.control.goes(now)
+
+    def regain_daemon(self, now: float) -> None:
+        self.control.comes(now)
 
     # -- control ---------------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        """The daemon hears the gateway, scrapes and ticks; the gateway is told what it found."""
-        before = self.watch.totals
-        windows = tuple(self.gateway.windows(now))
+        """The daemon hears the gateway, scrapes and ticks; the gateway is told what to do."""
+        before, decided = self.watch.totals, len(self.watch.decisions)
+        windows = self.control.look(now)
         self.truth.would_refuse += sum(
             sum(window.would_shed.values())
             for window in windows
             if window.end > UNIX_START + self.scenario.warmup
         )
-        self.watch.look(now, windows if self.controls else ())
+        self._look_after_nodes(self.watch.decisions[decided:], now)
+        self.scale(now)
         totals = self.watch.totals
         if totals != before:
             self.closings.append(Closing(now, totals, self.truth.all_good, self.truth.all_good_tokens))
-        self.gateway.set_replicas(self._directory.specs(now), now)
-        self.gateway.set_readings(self._directory.readings(), now)
         self._poll(now)
-        self._at(now + self.scenario.scrape.interval, self._look)
+        self._at(now + self.control.interval, self._look)
 
-    def _control(self, now: float) -> None:
-        """One window of every replica ends: the laws move the limits."""
+    def _look_after_nodes(self, decisions: list[Decision], now: float) -> None:
+        """Carry out what the daemon has decided on nodes, where it may."""
+        snapshot = self.watch.snapshot
+        if snapshot is not None and self.control.enforces and not self.control.is_away:
+            self.gpus.carry_out(decisions)
+            self.gpu_account.look(snapshot, decisions, now)
+
+    def scale(self, now: float) -> None:
+        """Carry out what the daemon has decided on replica counts."""
+        snapshot = self.watch.snapshot
+        if snapshot is None or self.control.is_away:
+            return
+        for pool in snapshot.pools.values():
+            if pool.scale is not None:
+                self.elastic.ask(pool.name, pool.scale.replicas, now)
+
+    def _move_limits(self, now: float) -> None:
+        """A window of every replica ends for a law that only we can run."""
         law: Law[State] = self.law  # type: ignore[assignment] # no union can say that state and law fit
         for i, (replica, lookout) in enumerate(zip(self.replicas, self._lookouts, strict=True)):
             window = lookout.window(
                 now,
                 replica.engine.counters if replica.engine is not None else None,
                 self.watch.replica(replica.name),
-                self.watch.kv_capacity_tokens(replica.name),
                 self._rng.random(),
             )
-            self.limits[i] = law.observe(self.limits[i], window)
+            self._states[i] = law.observe(self._states[i], window)
         self._set_limits(now)
-        self._at(now + self.scenario.policy.interval, self._control)
+        self._at(now + self.scenario.policy.interval, self._move_limits)
 
     def _set_limits(self, now: float) -> None:
-        limits = {r.name: float(state.slots) for r, state in zip(self.replicas, self.limits, strict=True)}
-        overcommit = dict.fromkeys(limits, self.scenario.policy.overcommit)
-        self.gateway.admission.set_limits(limits, overcommit, now)
+        states = zip(self.replicas, self._states, strict=True)
+        self.control.set_limits({replica.name: float(state.slots) for replica, state in states}, now)
         self._poll(now)
+
+    @property
+    def limit(self) -> float:
+        """The limits in force of all replicas that are known, added up."""
+        return sum(self.control.limit(replica.name) for replica in self.replicas if replica.discovered)
 
     # -- accounts --------------------------------------------------------------------------------------
 
@@ -311,13 +369,14 @@ class Run:
         """Tokens are told, the books looked at, a point of the series recorded."""
         answering = {replica: replica.engine for replica in self.replicas if replica.engine is not None}
         for replica, engine in answering.items():
-            for live in replica.streams.values():
-                self.gateway.tokens(live, engine.counters.steps, now)
+            stepped_at = self._stepped_at[replica.index]
+            self.gateway.tokens(replica.streams.values(), engine.counters.steps, stepped_at)
         self._check(now)
+        self.elastic.second()
         self.series.add(
             now,
-            limit=float(sum(self.limits[replica.index].slots for replica in answering)),
-            in_flight=sum(lookout.in_flight for lookout in self._lookouts),
+            limit=sum(self.control.limit(replica.name) for replica in answering),
+            in_flight=sum(len(replica.requests) for replica in self.replicas),
             queued=len(self._by_ticket),
             waiting=sum(engine.counters.waiting for engine in answering.values()),
             kv_usage=max((engine.kv_usage for engine in answering.values()), default=0.0),
@@ -333,7 +392,7 @@ class Run:
         """Assert the laws of every run."""
         self._poll(now)
         queued = len(self._by_ticket)
-        at_engines = sum(lookout.in_flight for lookout in self._lookouts)
+        at_engines = sum(len(replica.requests) for replica in self.replicas)
         self.books.check(now, self.clients.in_flight, queued, at_engines)
         self.gateway.check(now, queued)
         for replica in self.replicas:

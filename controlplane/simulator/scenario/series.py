@@ -10,7 +10,7 @@ _PERCENTILE = 0.95
 class Series:
     """Columns of equal length. `limit`, `in_flight`, `queued` (before the engines), `waiting` (in them) are
     of the whole fleet, `kv_usage` is the fullest engine's; `ttft_seconds` is the 95th percentile of what
-    finished in the interval (NaN of nothing), goodput is per second of it."""
+    finished in the interval (NaN of nothing); what was offered and what was good is per second of it."""
 
     def __init__(self) -> None:
         self.seconds = array("d")
@@ -20,9 +20,10 @@ class Series:
         self.waiting = array("d")
         self.kv_usage = array("d")
         self.ttft_seconds = array("d")
+        self.offered = array("d")
         self.request_goodput = array("d")
         self.token_goodput = array("d")
-        self._good = (0, 0)
+        self._counted = (0, 0, 0)
 
     def add(
         self,
@@ -35,11 +36,12 @@ class Series:
         kv_usage: float,
         truth: Truth,
     ) -> None:
-        """The point at `now`; takes from `truth` what was good since the point before."""
+        """The point at `now`; takes from `truth` what happened since the point before."""
         interval = now - (self.seconds[-1] if self.seconds else 0.0)
         ttft = sorted(truth.recent_ttft)
         truth.recent_ttft.clear()
-        good, self._good = self._good, (truth.all_good, truth.all_good_tokens)
+        before, self._counted = self._counted, (truth.all_offered, truth.all_good, truth.all_good_tokens)
+        offered, good, tokens = (new - old for new, old in zip(self._counted, before, strict=True))
         self.seconds.append(now)
         self.limit.append(limit)
         self.in_flight.append(in_flight)
@@ -47,5 +49,6 @@ class Series:
         self.waiting.append(waiting)
         self.kv_usage.append(kv_usage)
         self.ttft_seconds.append(ttft[int(len(ttft) * _PERCENTILE)] if ttft else float("nan"))
-        self.request_goodput.append((truth.all_good - good[0]) / interval)
-        self.token_goodput.append((truth.all_good_tokens - good[1]) / interval)
+        self.offered.append(offered / interval)
+        self.request_goodput.append(good / interval)
+        self.token_goodput.append(tokens / interval)

@@ -82,6 +82,9 @@ def _source(
 
 def _replayed(trace: Trace, curve: RateCurve, until: float, rng: Generator) -> tuple[TraceRow, ...]:
     """The rows of a run: the trace's own time is stretched so that its mean rate follows `curve`."""
+    why = shortfall(trace, curve, until)
+    if why is not None:
+        raise ValueError(f"{trace.file}: {why}")
     rows = trace_rows(trace)
     wanted = curve.arrivals_until(until)
     if trace.spread:

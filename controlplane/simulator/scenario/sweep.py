@@ -114,16 +114,30 @@ def _swept(
     *,
     whole: bool,
 ) -> Sweep:
-    coarse = {*range(0, len(grid), _COARSE), len(grid) - 1}
     known: dict[float, Point] = {}
-    wanted = list(grid) if whole else [grid[i] for i in sorted(coarse)]
-    while wanted:
-        known.update(run(wanted))
-        best = max(point.token_goodput for point in known.values())
-        near = {value for value, point in known.items() if point.token_goodput >= _NEAR * best}
-        wanted = [value for value in _beside(grid, near) if value not in known]
+
+    def goodput(values: Sequence[float]) -> dict[float, float]:
+        known.update(run(values))
+        return {value: known[value].token_goodput for value in values}
+
+    searched(goodput, grid, whole=whole)
     points = tuple(known[value] for value in grid if value in known)
     return Sweep(name, what, seeds, max(points, key=_by_goodput), points)
+
+
+def searched(
+    goodput: Callable[[Sequence[float]], Mapping[float, float]], grid: Sequence[float], *, whole: bool
+) -> dict[float, float]:
+    """Goodput at as many values of the grid as it takes to find the best; `whole` takes them all."""
+    coarse = {*range(0, len(grid), _COARSE), len(grid) - 1}
+    known: dict[float, float] = {}
+    wanted = list(grid) if whole else [grid[i] for i in sorted(coarse)]
+    while wanted:
+        known.update(goodput(wanted))
+        best = max(known.values())
+        near = {value for value, found in known.items() if found >= _NEAR * best}
+        wanted = [value for value in _beside(grid, near) if value not in known]
+    return known
 
 
 def _beside(grid: Sequence[float], near: set[float]) -> list[float]:

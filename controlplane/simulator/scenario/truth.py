@@ -43,7 +43,8 @@ class Truth:
         self.ttft = array("d")
         self.tpot = array("d")
         self.e2e = array("d")
-        self.all_good = 0  # since second 0, for the series
+        self.all_offered = 0  # these since second 0, for the series
+        self.all_good = 0
         self.all_good_tokens = 0
         self.recent_ttft: list[float] = []
         self._objectives = {
@@ -56,6 +57,7 @@ class Truth:
         }
 
     def offered(self, live: Live) -> None:
+        self.all_offered += 1
         if live.sent_at >= self.start:
             for account in self._accounts(live):
                 account.offered += 1

@@ -7,9 +7,9 @@ import msgspec
 
 from controlplane.policy.absorb import add
 from controlplane.policy.memory import Memory
-from controlplane.policy.settings import PolicySettings, PoolPolicy, Slo
+from controlplane.policy.settings import PolicySettings
 from controlplane.policy.tick import tick
-from controlplane.signals.decision import Decision, Event
+from controlplane.signals.decision import SET_LIMIT, Decision, Event
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, ScrapeFailure, Signals, Target
 from controlplane.signals.snapshot import FleetSnapshot, ReplicaSnapshot, Totals
@@ -23,54 +23,64 @@ from controlplane.simulator.scenario.faults import (
     ScrapeSlow,
 )
 from controlplane.simulator.scenario.fleet import Scrapes
+from controlplane.simulator.scenario.gpus import Gpus
 from controlplane.simulator.scenario.replica import Replica
 
+_ROUNDING = 1e-6  # of times that are added up
+_AT_ONCE_SECONDS = 0.1  # what comes so soon is in the tick of its round, which could as well be so much later
 _GAUGES = ("running", "waiting", "kv_usage")
 
 
 class Watch:
-    """Scrapes `replicas` and ticks. `faults` are the scrape faults that hold now; `snapshot`, `decisions` and
-    `events` are what came out so far."""
+    """Scrapes `replicas` and ticks. `faults` are the scrape faults that hold now; `snapshot`, `events`,
+    `decisions` and (apart, for they are many) `limit_decisions` are what came out so far. Without `gpus` it
+    knows of none."""
 
-    def __init__(self, replicas: tuple[Replica, ...], scrapes: Scrapes, slo: Slo) -> None:
+    def __init__(
+        self,
+        replicas: tuple[Replica, ...],
+        scrapes: Scrapes,
+        settings: PolicySettings,
+        gpus: Gpus | None = None,
+    ) -> None:
         self.faults: list[ScrapeFault] = []
         self.snapshot: FleetSnapshot | None = None
         self.decisions: list[Decision] = []
+        self.limit_decisions: list[Decision] = []
         self.events: list[Event] = []
         self._replicas = replicas
+        self._gpus = gpus
         self._scrapes = scrapes
-        self._settings = PolicySettings(
-            pools={replica.pool: PoolPolicy(slo=slo) for replica in replicas},
-            poll_interval=f"{scrapes.interval}s",
-            stale_after=f"{max(20.0, 3 * scrapes.interval)}s",
-        )
+        self._settings = settings
+        self._scrape_at = 0.0
         self._memory = Memory()
         self._late: list[tuple[float, Scrape]] = []
         self._pages: dict[str, Scrape] = {}
         self._targets: tuple[Target, ...] | None = None
 
     def look(self, now: float, outcomes: Iterable[OutcomeWindow] = ()) -> None:
-        """One round of scrapes, and a tick on all that arrived since the last."""
+        """A round of scrapes, if it is time for one, and a tick on all that arrived since the last."""
         samples = Samples(
             targets=self._changed_targets(),
             scrapes=tuple(self._arrived(now)),
             outcomes=tuple(outcomes),
         )
+        if self._gpus is not None:
+            samples = msgspec.structs.replace(
+                samples,
+                gpus=self._gpus.reports(now),
+                gpu_nodes=tuple(self._gpus.nodes) if self.snapshot is None else None,
+                placements=self._gpus.placements(),
+                node_facts=self._gpus.facts(),
+            )
         self.snapshot, decisions, self._memory = tick(samples, self._memory, self._settings, UNIX_START + now)
-        self.decisions += decisions
+        for decision in decisions:
+            (self.limit_decisions if decision.action == SET_LIMIT else self.decisions).append(decision)
         self.events += self.snapshot.events
 
     def replica(self, name: str) -> ReplicaSnapshot | None:
         """What is known of a replica; None before its first tick."""
         return self.snapshot.replicas.get(name) if self.snapshot is not None else None
-
-    def kv_capacity_tokens(self, name: str) -> float | None:
-        """What the last page said of the size of the replica's KV cache."""
-        memory = self._memory.replicas.get(name)
-        if memory is None or memory.latest is None:
-            return None
-        sizes = [engine.numbers.get("kv_capacity_tokens") for engine in memory.latest.engines.values()]
-        return sum(size for size in sizes if size is not None) or None
 
     @property
     def totals(self) -> Totals:
@@ -97,16 +107,18 @@ class Watch:
             return
         for _, page in due:
             yield page
-        outstanding = {page.target for _, page in self._late}
+        if now < self._scrape_at - _ROUNDING:
+            return
+        self._scrape_at = now + self._scrapes.interval
         for replica in self._replicas:
-            if not replica.discovered or replica.name in outstanding:
+            if not replica.discovered:
                 continue
             seconds = self._seconds(replica.name)
             if replica.engine is None:
                 yield self._failure(replica, now, "connection refused")
             elif seconds > self._scrapes.timeout or self._holds(ScrapeFailing, replica.name):
                 yield self._failure(replica, now, f"no whole page after {self._scrapes.timeout:g} s")
-            elif seconds < self._scrapes.interval:
+            elif seconds <= _AT_ONCE_SECONDS:
                 yield self._page(replica, now, seconds)
             else:
                 self._late.append((now + seconds, self._page(replica, now + seconds, seconds)))

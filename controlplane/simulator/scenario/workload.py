@@ -4,41 +4,55 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from controlplane.signals.units import Share
 from controlplane.simulator.arrivals import Gaps
-from controlplane.simulator.lengths import Lengths
+from controlplane.simulator.lengths import MOST_TOKENS, Lengths
 from controlplane.simulator.mixes import mix
 from controlplane.simulator.rate import RateCurve
-from controlplane.simulator.scenario.strict import LongerThanNothing, Name, Seconds, Several, Strict
+from controlplane.simulator.scenario.strict import AtLeastOne, LongerThanNothing, Name, Seconds, Strict
 from controlplane.simulator.workload import Backoff, Patience, Retry
+
+MOST_USERS = 100_000
 
 PositiveRate: TypeAlias = Annotated[float, Field(ge=0)]
 Point: TypeAlias = Annotated[tuple[Seconds, PositiveRate], Field(strict=False)]
 
 
-class Steps(Strict):
+class _Curve(Strict):
+    """A rate that changes; what can be no curve is refused."""
+
+    def curve(self) -> RateCurve:
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        self.curve()
+        return self
+
+
+class Steps(_Curve):
     """Constant from each [time, rate] to the next."""
 
     kind: Literal["steps"]
-    points: Annotated[Several[Point], Field(min_length=1)]
+    points: AtLeastOne[Point]
 
     def curve(self) -> RateCurve:
         return RateCurve.steps(self.points)
 
 
-class Lines(Strict):
+class Lines(_Curve):
     """Straight lines between [time, rate] points: ramps, or any curve."""
 
     kind: Literal["lines"]
-    points: Annotated[Several[Point], Field(min_length=1)]
+    points: AtLeastOne[Point]
 
     def curve(self) -> RateCurve:
         return RateCurve(self.points)
 
 
-class Burst(Strict):
+class Burst(_Curve):
     """`base`, but `factor` times as much for `lasts` from `at` on."""
 
     kind: Literal["burst"]
@@ -51,7 +65,7 @@ class Burst(Strict):
         return RateCurve.burst(self.base, self.at, self.lasts, self.factor)
 
 
-class Day(Strict):
+class Day(_Curve):
     """A sine between `low` and `high` with its first peak at `peak`."""
 
     kind: Literal["day"]
@@ -59,7 +73,7 @@ class Day(Strict):
     high: PositiveRate
     period: LongerThanNothing = 86400.0
     peak: Seconds = 0.0
-    days: int = Field(1, ge=1)
+    days: int = Field(1, ge=1, le=366)
 
     def curve(self) -> RateCurve:
         return RateCurve.day(self.low, self.high, period=self.period, peak=self.peak, days=self.days)
@@ -67,7 +81,7 @@ class Day(Strict):
 
 def _rate_kind(value: Any) -> str | None:
     if isinstance(value, dict):
-        return value.get("kind")
+        return str(value.get("kind", "curve without a kind"))
     return getattr(value, "kind", "a number")
 
 
@@ -93,6 +107,11 @@ def _struct_of(kind: Any) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+_AS_READ = PlainSerializer(msgspec.to_builtins)
+_LengthsField = Annotated[Lengths, _struct_of(Lengths), _AS_READ]
+_GapsField = Annotated[Gaps, _struct_of(Gaps), _AS_READ]
+
+
 class PatienceModel(Strict):
     """When clients hang up: no first token, or no end, so long after they sent."""
 
@@ -107,7 +126,7 @@ class RetryModel(Strict):
     """Clients try again, `tries` times in all; `budget` bounds retries to that share of requests."""
 
     backoff: Literal["fixed", "exponential", "full-jitter"]
-    tries: int = Field(ge=1)
+    tries: int = Field(ge=1, le=1000)
     first: Seconds
     longest: Seconds = 60.0
     budget: Share | None = None
@@ -150,18 +169,18 @@ class SourceModel(Strict):
     name: Name
     mix: str | None = None
     trace: Trace | None = None
-    prompt: Annotated[Lengths | None, _struct_of(Lengths)] = None
-    output: Annotated[Lengths | None, _struct_of(Lengths)] = None
+    prompt: _LengthsField | None = None
+    output: _LengthsField | None = None
     rate: Rate | None = None
-    users: int | None = Field(None, ge=1)
+    users: int | None = Field(None, ge=1, le=MOST_USERS)
     think: Seconds = 0.0
-    gaps: Annotated[Gaps | None, _struct_of(Gaps)] = None
+    gaps: _GapsField | None = None
     uneven: bool = False
     tenant: Name = "default"
     service_class: Literal["interactive", "agent", "batch"] = Field("interactive", alias="class")
     priority: int = 0
-    max_tokens: int | None = Field(None, ge=1)
-    shared_prefix_tokens: int = Field(0, ge=0)
+    max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
+    shared_prefix_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
     patience: PatienceModel = PatienceModel()
     retry: RetryModel | None = None
 
@@ -201,4 +220,4 @@ class Workload(Strict):
     """All sources; every rate is multiplied by `times`, so that one file can be run at several loads."""
 
     times: float = Field(1.0, gt=0)
-    sources: Annotated[Several[SourceModel], Field(min_length=1)]
+    sources: AtLeastOne[SourceModel]
