@@ -33,20 +33,31 @@ def absorb(memory: ReplicaMemory, scrape: Scrape, settings: PolicySettings) -> A
     if before is not None and page.at <= before.at:
         return Absorbed(memory, None, ())
     memory, events = _identify(memory, scrape)
-    memory = msgspec.structs.replace(memory, progress=_progress(memory, page))
+    memory = msgspec.structs.replace(memory, progress=_progress(memory, page), previous=before)
     if before is None:
         carries = {name: goodput.start(_in_flight(page, name, memory.gauges_lag)) for name in page.units}
-        return Absorbed(
-            msgspec.structs.replace(memory, latest=page, marks=(page,), carries=carries), None, events
+        first = msgspec.structs.replace(
+            memory,
+            latest=page,
+            marks=(page,),
+            carries=carries,
+            ready_since=None if memory.was_there else page.at,
         )
+        return Absorbed(first, None, events)
     gain = None
     if growth.began_again(before, page):
         sentence = f"{memory.target.name} restarted: its counters began again"
         events = (*events, Event(scrape.at, "restart", memory.target.name, Severity.WARNING, sentence))
         memory, gain = _close(memory, settings)  # what was counted up to the last page of the old process
         gain = add(gain or Totals(), Totals(restarts=1))
+        begun = Mark(before.at, fresh=True)
         memory = msgspec.structs.replace(
-            memory, marks=(Mark(before.at, fresh=True),), carries={}, restarts=memory.restarts + 1
+            memory,
+            previous=begun,
+            marks=(begun,),
+            carries={},
+            restarts=memory.restarts + 1,
+            ready_since=page.at,
         )
     else:
         page = growth.held(before, page)

@@ -16,6 +16,9 @@ _PATIENCE = {
     "preempting": (1, 3),
     "saturated": (3, 3),
     "objective-missed": (3, 3),
+    "not-started": (1, 1),
+    "readiness-blind": (1, 1),
+    "readiness-capped": (1, 1),
 }
 
 

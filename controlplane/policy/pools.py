@@ -40,16 +40,22 @@ def pool(
     memory: PoolMemory,
     settings: PolicySettings,
     now: float,
+    *,
+    unchanged: bool = False,
 ) -> PoolSnapshot:
-    """The snapshot of one pool from its replicas' memories (each with its view) at `now`."""
+    """The snapshot of one pool from its replicas' memories (each with its view) at `now`.
+
+    Where all views are `unchanged` since the snapshot before, so are load and latency.
+    """
     views = [r.view for r in replicas if r.view is not None]
     up = [r for r in replicas if r.view is not None and r.view.state is ReplicaState.UP]
+    before = memory.view if unchanged else None
     return PoolSnapshot(
         name=name,
         replicas=len(replicas),
         replicas_up=len(up),
-        load=_load(views, now),
-        latency=_latency(up, now),
+        load=_load(views, now) if before is None else before.load,
+        latency=_latency(up, now) if before is None else before.latency,
         goodput=_goodput(replicas, memory, settings, now),
         totals=memory.totals,
         conditions=view.active(w.active for w in memory.watches.values()),
@@ -125,10 +131,13 @@ def _goodput(
 
 
 def _from_gateways(windows: Sequence[OutcomeWindow], settings: PolicySettings) -> Goodput:
-    """Exact goodput: a gateway sees both latencies of each request, and those that the engines never saw."""
+    """Exact goodput: a gateway sees both latencies of each request, and those that the engines never saw.
+
+    What a tenant was refused for its own quota is in no count, as in the recording rules.
+    """
     finished = float(sum(w.finished for w in windows))
     failed = float(sum(w.failed for w in windows))
-    shed = float(sum(sum(w.shed.values()) for w in windows))
+    shed = float(sum(w.refused for w in windows))
     good = float(sum(w.good for w in windows))
     good_tokens = float(sum(w.good_tokens for w in windows))
     requests = finished + failed + shed

@@ -4,6 +4,14 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from controlplane.policy.boundary.law import Boundary
+from controlplane.policy.boundary.pair import PoolPair
+from controlplane.policy.limits.laws import KeptLaw
+from controlplane.policy.limits.slo_gradient import SloGradient
+from controlplane.policy.quarantine.settings import QuarantineSettings
+from controlplane.policy.readiness import ReadinessSettings
+from controlplane.policy.scaling.budget import ReplicaBudget
+from controlplane.policy.scaling.settings import ScaleSettings
 from controlplane.signals.units import Duration, Share, duration_text
 
 
@@ -25,15 +33,44 @@ class Slo(_Strict):
 
 
 class PoolPolicy(_Strict):
-    """Policy of one pool."""
+    """Policy of one pool: its objective, and the law that limits each of its replicas.
+
+    `slo-gradient` finds the limit that the objective allows, `fixed` keeps one number, `none` sets no limit.
+    """
 
     slo: Slo = Slo()
+    limits: KeptLaw = SloGradient()
+    scale: ScaleSettings | None = None
+    readiness: ReadinessSettings = ReadinessSettings()
+    kv_overcommit: float = Field(
+        1.0, gt=0, le=10, description="a gateway may reserve so many times the KV cache that an engine has"
+    )
+    max_num_seqs: int | None = Field(
+        None, ge=1, description="sequences that an engine was started to run at once: its page does not tell"
+    )
+
+    @model_validator(mode="after")
+    def _for_its_objective(self) -> Self:
+        """A law that was given no objectives of its own has the pool's, in what is written down, too."""
+        law = self.limits
+        if isinstance(law, SloGradient):
+            given = {name: getattr(law, name) for name in law.model_fields_set}
+            own = {"ttft": self.slo.ttft, "tpot": self.slo.tpot}
+            self.__dict__["limits"] = SloGradient.model_construct(**{**law.model_dump(), **own, **given})
+        return self
+
+
+_DEFAULT = PoolPolicy()
 
 
 class PolicySettings(_Strict):
-    """Policy of the fleet. `poll_interval` is the sources' own, told here so that bounds can be checked."""
+    """Policy of the fleet. `poll_interval` is the sources' own, told here so that bounds can be checked.
+
+    `pair` is the gateways' own: the two pools of which `boundary` is the law.
+    """
 
     pools: dict[str, PoolPolicy] = {}
+    pair: PoolPair | None = None
     poll_interval: Duration = Field(5.0, gt=0)
     stale_after: Duration = Field(20.0, gt=0, le=3600, description="a reading older than this is unknown")
     stalled_after: Duration = Field(
@@ -43,6 +80,9 @@ class PolicySettings(_Strict):
     goodput_cell: Duration = Field(10.0, gt=0, description="goodput is bounded per engine and cell")
     window: Duration = Field(60.0, gt=0, le=3600, description="latency and goodput are told over this long")
     enough_requests: int = Field(20, ge=1, description="fewer requests in a window are too few to say")
+    budget: ReplicaBudget = ReplicaBudget()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    boundary: Boundary = Boundary()
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -58,6 +98,10 @@ class PolicySettings(_Strict):
             )
         return self
 
+    def pool(self, name: str) -> PoolPolicy:
+        """The policy of a pool; one that is not configured has the default one."""
+        return self.pools.get(name, _DEFAULT)
+
     def slo(self, pool: str) -> Slo:
-        """The objective of `pool`; a pool that is not configured has the default one."""
-        return self.pools[pool].slo if pool in self.pools else Slo()
+        """The objective of a pool."""
+        return self.pool(pool).slo

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from controlplane.policy import goodput, growth, preemption
 from controlplane.policy.growth import Mark
-from controlplane.policy.memory import ReplicaMemory
+from controlplane.policy.memory import ReplicaMemory, RotationMemory
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.reading import Known, Quality, Reason, Unknown
@@ -16,6 +16,7 @@ from controlplane.signals.snapshot import (
     Latency,
     Load,
     Number,
+    Probed,
     Quantiles,
     ReplicaSnapshot,
     ReplicaState,
@@ -31,6 +32,7 @@ LATENCIES = {
     "itl": "itl",
     "e2e": "e2e",
 }
+_NOT_PROBED = Probed()
 
 
 def quantiles(histogram: Histogram) -> Quantiles:
@@ -98,7 +100,43 @@ def replica(memory: ReplicaMemory, settings: PolicySettings, now: float) -> Repl
         preemption_trend=preemption.trend(memory.preemptions if gone is None else ()),
         conditions=active(w.active for w in memory.watches.values()),
         engines=engines,
+        was_ready=was_ready(memory),
+        probed=probed(memory.rotation),
+        ready_since=memory.ready_since,
+        kv_tokens=None if latest is None else kv_tokens(latest),
+        pod=target.pod,
     )
+
+
+def was_ready(memory: ReplicaMemory) -> bool:
+    """Whether it has answered: its page was read, and where that can be asked for, it has made a token."""
+    rotation = memory.rotation
+    proof = None if rotation is None else rotation.proof
+    return memory.latest is not None and (proof is None or not proof.is_new)
+
+
+def probed(rotation: RotationMemory | None) -> Probed:
+    """How its probes went."""
+    if rotation is None or rotation.proof is None:
+        return _NOT_PROBED
+    proof = rotation.proof
+    return Probed(rotation.health, proof.trial, rotation.standing.bad, proof.doubt)
+
+
+def kv_tokens(mark: Mark) -> float | None:
+    """Tokens that the KV caches of all engines of a replica hold; None where one does not say."""
+    sizes = [_kv_tokens(engine) for engine in mark.engines.values()]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known and len(known) == len(sizes) else None
+
+
+def _kv_tokens(engine: Signals) -> float | None:
+    """As it says, else its blocks."""
+    tokens = engine.numbers.get("kv_capacity_tokens")
+    if tokens:
+        return tokens
+    blocks, size = engine.numbers.get("kv_blocks"), engine.numbers.get("kv_block_size")
+    return blocks * size if blocks and size else None
 
 
 def active(conditions: Iterable[Condition | None]) -> tuple[Condition, ...]:
@@ -272,12 +310,12 @@ def _latency(memory: ReplicaMemory) -> Latency:
     assert latest is not None
     if memory.marks[0].at >= latest.at:
         return unknown_latency(Unknown(Reason.FIRST_SAMPLE, latest.at, "a window needs two pages"))
-    return Latency(
-        **{
-            name: distribution(memory.window.get(name), latest.at, growth.why_unknown((latest,), signal))
-            for name, signal in LATENCIES.items()
-        }
-    )
+    found: dict[str, Distribution] = {}
+    for name, signal in LATENCIES.items():
+        seen = memory.window.get(name)
+        why = Reason.ABSENT if seen is not None else growth.why_unknown((latest,), signal)
+        found[name] = distribution(seen, latest.at, why)
+    return Latency(**found)
 
 
 def _engine(mark: Mark, name: str, disbelieved: frozenset[str]) -> EngineLoad:

@@ -18,8 +18,8 @@ Dropper, on top of it (RFC section 5; `ok` is the detector's word on the head):
 
 CoDel assumes senders that slow down when dropped. Open-loop clients do not, and its drop rate grows by only
 1/(2 interval^2) each second: with an interval of a second it takes 40 s to shed 20 a second. As a shedder for
-those, let the detector shorten the wait that a queue allows (`controlled_delay.py` is the form that needs no
-detector).
+those, let the detector shorten the wait that a queue allows, much as Facebook's servers do (Maurer, "Fail at
+Scale", ACM Queue 2015). The gateway's queue does that, or drops as here (`gateway/admission/line.py`).
 
 The machine is sans-I/O. The caller asks for each head that it takes off the queue:
 

@@ -31,6 +31,7 @@ class LimitReason(StrEnum):
     START = "start"  # no window has moved it yet
     FIXED = "fixed"
     UNLIMITED = "unlimited"
+    ORDERED = "ordered"  # a person's word
 
     # Laws of the round trip
     ROOM = "room"  # grew: nothing speaks against it
@@ -50,6 +51,7 @@ class LimitReason(StrEnum):
     # SLO gradient; "over" cut the limit (or kept it from growing), "near" bounded its growth
     SLOW_START = "slow-start"
     RESTARTED = "engine-restarted"
+    RESUMED = "resumed"  # goes on from the limit that was in force
     TPOT_OVER = "tpot-over"
     TPOT_NEAR = "tpot-near"
     TTFT_OVER = "ttft-over"
@@ -107,6 +109,22 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     # Requests sent to the engine and not yet ended (or their weights): the most at once, and those at `end`.
     max_in_flight: float | None = None
     in_flight: float | None = None
+    # The same on average over the window; None where not known.
+    mean_in_flight: float | None = None
+
+    # Tokens of KV cache that those in flight are likely to need in the end: at `end`, and the most at once;
+    # and what a request needs on average, of those that come. None where not known.
+    reserved_tokens: float | None = None
+    max_reserved_tokens: float | None = None
+    request_tokens: float | None = None
+
+    # Requests of two tokens and more that finished in the window, and how many of them missed the TPOT
+    # objective; None where not known.
+    paced: float | None = None
+    slow: float | None = None
+
+    # Tokens after the first of a stream that came in the window, of all streams; None where not known.
+    tokens: float | None = None
 
     # Seconds from sending a request to the engine until its first token, of those that came in the window. A
     # request that waits for it longer than the objective counts too, with its age: what comes too late, or
@@ -116,13 +134,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     step_gap: Number = _NOT_TOLD
     # Share of the KV cache in use, 0..1.
     kv_usage: Number = _NOT_TOLD
+    # How many requests the engine computed at its newest page.
+    running: Number = _NOT_TOLD
     # The fewest requests that waited inside the engine at any look during the window.
     waiting: Number = _NOT_TOLD
     # How many preemptions happened in the window.
     preemptions: Number = _NOT_TOLD
 
-    # The engine's own `max_num_seqs`, and how many requests of today's lengths its KV cache can hold
-    # (`kv_ceiling.kv_ceiling`); None where not known.
+    # The engine's own `max_num_seqs` as people told it, and how many requests of today's lengths its KV cache
+    # can hold (`kv_ceiling.kv_ceiling`); None where not known.
     max_num_seqs: int | None = None
     kv_ceiling: float | None = None
     # The engine is a new process since the window before.

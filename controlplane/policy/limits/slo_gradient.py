@@ -3,34 +3,40 @@
 Each signal that means overload gives one gradient, target over measured, and the smallest of them moves the
 limit:
 
-    tpot      tpot_margin * objective / max(smoothed step gap, latest step gap)
+    tpot      margin * objective / step gap, averaged over about a request's life (`pace.py`);
+              over 1 also of the latest step gap, down to 1: one slow second holds, it does not cut
     ttft      max(0.5, ttft_share * objective / p90 from sending to first token)
     kv        kv_target / KV usage
-    waiting   max(0.5, 1 - W/L)     where W > 0; W = the fewest that waited in the engine during the window
+    waiting   max(0.5, 1 - W/L)     where W > 1 and W > L/20; W = the fewest that waited in the engine
     preempt   0.85                  where any sequence was preempted in the window
 
-    g = the smallest there is;  L is in use where at least 0.8 of it was in flight at once
+    g = the smallest there is;  L is in use where at least 0.8 of it (or of its tokens) was in flight at once
     g < 1:                 L = U * ((1 - s) + s * max(0.6, g))
                            U = what was in flight (at most L) where L is in use, else L
-    else, L in use:        L = L * ((1 - s) + s * min(g, 1.5));   in slow start  L = L * min(g, 1.25)
+    else, L in use:        L = L * ((1 - s) + s * min(g, 1.5));   in slow start  L = L * min(g, 1.5)
     then clamp to floor .. min(0.94 * max_num_seqs, KV ceiling, max_limit)
+
+The margin is an outer loop's (`margin.py`): it comes to rest where one more request in flight brings as much
+throughput (`elasticity.py`) as it makes others late. An engine's `max_num_seqs` that nobody told is learned
+(`seats.py`). The same limit in tokens goes with L (`budget.py`), where gateways tell how large requests are.
 
 Why not a round trip against its own minimum: a round trip is mostly the length of the answer, an engine gets
 slower with every sequence by design, and a minimum has to be probed for. The objective does not drift.
 
 Regimes:
-1. Slow start, from half of the KV ceiling (from `start_limit` where that is not known) until a first g < 1.
+1. Slow start, from `start_limit` until a first g < 1. Not from a part of the KV ceiling: a cache may hold
+   twenty times as many as the objective allows, and the way up costs seconds, the way down bursts.
 2. Room: grows while the limit is in use, by 15 % a window at most, and slower the nearer the target is.
 3. Over: cuts, by 12 % at most of what is in flight (a limit over that has not done the harm, and cutting
    only it would change nothing), **once a cohort**: after a cut nothing more is done until no more than the
    new limit are in flight (or `cohort` is over), and what was measured before then is forgotten; it speaks of
-   the old limit. Nor does the limit grow again before the latency that cut it was measured anew (or one more
-   `cohort` is over).
-4. Floor: never under `min_limit` nor a sixteenth of the start. Nothing that was learned keeps it there: with
-   every gradient at 1 or more and the floor in use it grows again by the rule of regime 2.
+   the old limit. Nor does the limit grow again before what cut it was measured anew (or one more `cohort` is
+   over): pages come each few seconds only, and until then it would grow over what they have just shown.
+4. Floor: never under `min_limit` (or `max_num_seqs`, if that is less). Nothing that was learned keeps it
+   there: with every gradient at 1 or more and the floor in use it grows again by the rule of regime 2.
 5. Partly blind: one of the signals that there were is stale or broken. No growth; cuts go on.
 6. Blind: no latency is seen, and a signal is lost. Decays by 2 % a second, for a minute down to the limit
-   that was known to be good lately, later down to the start.
+   that was known to be good lately, later down to half of that, or to the start if that is more.
 7. Engine restarted: everything is forgotten, regime 1.
 
 A signal that a source does not have at all (absent, unsupported) or that has nothing to say (no traffic) is
@@ -47,23 +53,35 @@ from msgspec.structs import replace
 from pydantic import Field, model_validator
 
 from controlplane.policy.limits import first_tokens
+from controlplane.policy.limits import margin as margins
+from controlplane.policy.limits.budget import budget_tokens
+from controlplane.policy.limits.elasticity import Elasticity
 from controlplane.policy.limits.law import LimitReason, Parameters, State, Window
+from controlplane.policy.limits.pace import Pace
+from controlplane.policy.limits.seats import Seats
 from controlplane.policy.limits.sight import fresh, lost, news
 from controlplane.signals.units import Duration, Share
 
 _LEAST_GRADIENT = 0.5  # of TTFT and waiting: one long prompt or one batch of arrivals is not the whole truth
+_TRUSTED = 0.3  # of a life's worth of step gaps, before they cut: a single second may be one long prompt's
+_WAITING_SHARE = 0.05  # of the limit; a look at the engine nearly always finds somebody who has just come
+_NEAR, _FAR_OVER = 0.9, 1.25  # times the target for the step gap
 _LATENCIES = (LimitReason.TPOT_OVER, LimitReason.TTFT_OVER)
 
 
 class SloGradientState(State, frozen=True, tag_field="law", tag="slo-gradient"):
-    """`starting` is slow start, `informed` tells that a KV ceiling was known to it. `settling_since` is the
-    time of a cut that has not taken effect yet; once it has, `unproven` is the latency that was over and has
-    not been measured since `unproven_since`. `good_limit` is what the limit was lately, on average, while all
-    was seen and nothing was over its target; `blind_since` when that sight was lost."""
+    """`budget_tokens` is what may be reserved of the KV cache, None for all of it. `starting` is slow start,
+    `margin` the outer loop's, None before it was moved; `elasticity` and `seats` are what was learned of the
+    engine. `settling_since` is the time of a cut that has not taken effect yet; once it has, `unproven` is
+    what was over and has not been measured since `unproven_since`. `good_limit` is what the limit was lately,
+    on average, while all was seen and nothing was over its target; `blind_since` when that sight was lost."""
 
     starting: bool = True
-    informed: bool = False
-    gap_seconds: float | None = None
+    budget_tokens: float | None = None
+    margin: float | None = None
+    elasticity: Elasticity = Elasticity()
+    seats: Seats = Seats()
+    pace: Pace = Pace()
     pool: first_tokens.Pool = ()
     settling_since: float | None = None
     unproven: LimitReason | None = None
@@ -90,8 +108,8 @@ class SloGradient(Parameters):
     ttft: Duration = Field(2.5, gt=0)
     tpot: Duration = Field(0.05, gt=0)
 
-    # Requests scatter around the mean step gap: at 1 half of them would miss. The slow outer loop moves it.
-    tpot_margin: Share = Field(0.8, gt=0)
+    # Requests scatter around the mean step gap: at 1 half of them miss. The outer loop begins with this.
+    tpot_margin: Share = Field(0.8, gt=margins.LEAST)
     # The rest of the objective is for the queue before the engine. Half is too little for an engine whose
     # prompts take more than half of the objective while nothing waits: it would look overloaded for ever.
     ttft_share: Share = Field(0.75, gt=0)
@@ -108,25 +126,20 @@ class SloGradient(Parameters):
     # Near the target the gradient itself slows it; far from it, 3 % a window (1.1) took a minute to make good
     # one false alarm.
     fastest_growth: float = Field(1.5, gt=1)
-    # From half of the ceiling to the ceiling in four windows.
-    slow_start_growth: float = Field(1.25, gt=1)
+    # A first g < 1 comes late where requests live long: doubling would overshoot by as much.
+    slow_start_growth: float = Field(1.5, gt=1)
     # A limit that is not reached teaches nothing. Under 1: slots are free for a moment between two requests.
     in_use_ratio: Share = Field(0.8, gt=0)
 
-    # Half of what the KV cache holds: right even where lengths were guessed wrong by a factor of two.
-    start_ratio: Share = Field(0.5, gt=0)
-    # Where no KV ceiling is known: little for any engine, and seven windows of slow start from 64.
+    # Little for any engine, and six windows of slow start from 150.
     start_limit: int = Field(16, ge=1)
     # With one slot nothing is ever learned of two.
     min_limit: int = Field(2, ge=1)
-    # An eighth of the start was over the best limit there is for long prompts with short answers (about 12).
-    floor_ratio: Share = 1 / 16
     max_limit: int | None = Field(None, ge=1)
-    # At max_num_seqs itself the engine's own queue begins; a few of slack for requests that are being ended.
+    # Over max_num_seqs the engine's own queue begins; of a large number a few are slack, for requests that
+    # are being ended.
     max_num_seqs_ratio: Share = Field(0.94, gt=0)
 
-    # The noise of single steps (one long prompt among them) is gone after two seconds, a slow-down is not.
-    gap_memory: Duration = Field(2.0, gt=0)
     # A p90 needs about 20; of under 5 there is none.
     first_tokens_wanted: int = Field(20, ge=1)
     first_tokens_needed: int = Field(5, ge=1)
@@ -154,41 +167,52 @@ class SloGradient(Parameters):
     def observe(self, state: SloGradientState, window: Window) -> SloGradientState:
         if window.restarted:
             state = replace(self.start(), reason=LimitReason.RESTARTED, detail="the engine was restarted")
-            return self._clamp(self._inform(state, window), window)
-        state = self._learn(self._inform(state, window), window)
+            return self._budget(self._clamp(state, window), window)
+        state = self._learn(state, window)
         if state.settling_since is not None:
             state = self._settle(state, state.settling_since, window)
         else:
             state = self._move(state, window, tuple(self._bounds(state, window)))
-        return self._clamp(state, window)
+        return self._budget(self._clamp(state, window), window)
 
-    def _inform(self, state: SloGradientState, window: Window) -> SloGradientState:
-        """Slow start goes on from half of the KV ceiling, once that is known."""
-        if state.informed or window.kv_ceiling is None:
-            return state
-        limit = max(state.limit, self._start(window)) if state.starting else state.limit
-        return replace(state, informed=True, limit=limit)
-
-    def _start(self, window: Window) -> float:
-        ceiling = self._ceilings(window)[0][0]
-        return self.start_ratio * ceiling if window.kv_ceiling is not None else min(self.start_limit, ceiling)
+    def _start(self, state: SloGradientState, window: Window) -> float:
+        return min(float(self.start_limit), self._ceilings(state, window)[0][0])
 
     def _learn(self, state: SloGradientState, window: Window) -> SloGradientState:
-        gap = news(window.step_gap, window)
-        if gap is not None:
-            weight = -math.expm1(-window.seconds / self.gap_memory)
-            before = gap if state.gap_seconds is None else state.gap_seconds
-            state = replace(state, gap_seconds=before + weight * (gap - before))
+        in_use = self._in_use(state, window)
+        state = replace(
+            state,
+            pace=state.pace.after(window, state.slots),
+            elasticity=state.elasticity.after(window, in_use=in_use),
+            seats=state.seats.after(window, in_use=in_use),
+        )
+        if in_use:  # what was slow or not under another load says nothing of the limit
+            state = replace(state, margin=self._trimmed(state, window))
         pool = first_tokens.pooled(state.pool, window, self.first_tokens_wanted, self.first_tokens_memory)
         return replace(state, pool=pool)
+
+    def _trimmed(self, state: SloGradientState, window: Window) -> float:
+        margin = self._margin(state)
+        target, lived_under = margin * self.tpot, state.pace.in_a_life.inverse
+        if lived_under is None or lived_under > max(self.tpot, _FAR_OVER * target):
+            return margin  # they were slow because the limit was too high; that is seen to
+        trimmed = margins.trimmed(margin, state.elasticity.at(target), window)
+        if lived_under < _NEAR * target:
+            return min(margin, trimmed)  # that few were slow there does not say that more may be
+        return trimmed
+
+    def _margin(self, state: SloGradientState) -> float:
+        return self.tpot_margin if state.margin is None else state.margin
 
     def _settle(self, state: SloGradientState, since: float, window: Window) -> SloGradientState:
         detail = "the last cut has not taken effect yet"
         state = replace(state, reason=LimitReason.SETTLING, detail=detail)
         settled = window.in_flight is not None and window.in_flight <= state.slots
+        if state.budget_tokens is not None and window.reserved_tokens is not None:
+            settled = settled and window.reserved_tokens <= state.budget_tokens
         if not settled and window.end - since < self.cohort:
             return state
-        return replace(state, settling_since=None, unproven_since=window.end, gap_seconds=None, pool=())
+        return replace(state, settling_since=None, unproven_since=window.end, pace=state.pace.cut(), pool=())
 
     def _move(self, state: SloGradientState, window: Window, bounds: Sequence[Bound]) -> SloGradientState:
         worst = min(bounds, key=_gradient, default=None)
@@ -198,6 +222,7 @@ class SloGradient(Parameters):
         if worst is not None and worst.gradient < 1:
             return replace(state, starting=False, reason=worst.over, detail=worst.detail)
         latencies = [bound for bound in bounds if bound.over in _LATENCIES]
+        measured = {bound.over for bound in bounds if bound.new}
         missing = lost(window, self.stale_after)
         if missing:
             detail = f"not seen: {', '.join(missing)}"
@@ -205,11 +230,12 @@ class SloGradient(Parameters):
             return replace(state, blind_since=None) if latencies else self._decay(state, window)
         if worst is not None:
             state = self._remember(state, window)
-        return self._rise(state, window, worst, [bound.over for bound in latencies if bound.new])
+        return self._rise(state, window, worst, measured)
 
     def _cut(self, state: SloGradientState, window: Window, bound: Bound) -> SloGradientState:
         factor = 1 - self.smoothing + self.smoothing * max(self.deepest_cut, bound.gradient)
-        used = min(state.limit, window.max_in_flight or 0.0) if self._in_use(state, window) else state.limit
+        use = self._use(state, window)
+        used = state.limit * (min(1.0, use) if use >= self.in_use_ratio else 1.0)
         return replace(
             state,
             limit=used * factor,
@@ -217,12 +243,12 @@ class SloGradient(Parameters):
             detail=bound.detail,
             starting=False,
             settling_since=window.end,
-            unproven=bound.over if bound.over in _LATENCIES else None,
+            unproven=bound.over,
             blind_since=None,
         )
 
     def _rise(
-        self, state: SloGradientState, window: Window, worst: Bound | None, measured: Sequence[LimitReason]
+        self, state: SloGradientState, window: Window, worst: Bound | None, measured: set[LimitReason]
     ) -> SloGradientState:
         if state.unproven in measured or window.end - state.unproven_since >= self.cohort:
             state = replace(state, unproven=None)
@@ -230,8 +256,8 @@ class SloGradient(Parameters):
             most = window.max_in_flight
             detail = f"{'an unknown number' if most is None else f'{most:.0f}'} in flight leave room"
             return replace(state, reason=LimitReason.APP_LIMITED, detail=detail)
-        if worst is None or not measured or state.unproven is not None:
-            detail = "no latency was measured, or not the one that cut the limit last"
+        if worst is None or not measured.intersection(_LATENCIES) or state.unproven is not None:
+            detail = "no latency was measured, or not what cut the limit last"
             return replace(state, reason=LimitReason.NO_NEWS, detail=detail)
         fastest = self.slow_start_growth if state.starting else self.fastest_growth
         growth = min(worst.gradient, fastest)
@@ -242,9 +268,25 @@ class SloGradient(Parameters):
         return replace(state, limit=state.limit * growth, reason=reason, detail=worst.detail)
 
     def _in_use(self, state: SloGradientState, window: Window) -> bool:
+        return self._use(state, window) >= self.in_use_ratio
+
+    def _use(self, state: SloGradientState, window: Window) -> float:
+        """The most of the limit that was in use at once, in slots or in tokens, whichever was fuller."""
         # A matter of slots, not of the limit: 2 are less than 0.8 of a limit of 2.6, and all that it lets in.
-        most = window.max_in_flight
-        return most is not None and most >= self.in_use_ratio * state.slots
+        use = 0.0 if window.max_in_flight is None else window.max_in_flight / state.slots
+        if state.budget_tokens and window.max_reserved_tokens is not None:
+            use = max(use, window.max_reserved_tokens / state.budget_tokens)
+        return use
+
+    def _budget(self, state: SloGradientState, window: Window) -> SloGradientState:
+        """What the limit is in tokens. Where the engine's own number holds it down there are slots alone:
+        what tokens prevent is far, and of a few slots they would keep one free."""
+        tokens, seats = window.request_tokens, self._seats(state, window)
+        if seats is not None and state.limit >= self._slots(seats):
+            return replace(state, budget_tokens=None)
+        if tokens is None:
+            return state
+        return replace(state, budget_tokens=budget_tokens(state.limit, tokens))
 
     def _remember(self, state: SloGradientState, window: Window) -> SloGradientState:
         good = state.limit if state.good_limit is None else state.good_limit
@@ -253,20 +295,17 @@ class SloGradient(Parameters):
 
     def _decay(self, state: SloGradientState, window: Window) -> SloGradientState:
         since = window.start if state.blind_since is None else state.blind_since
-        start = self._start(window)
+        start = self._start(state, window)
         target = start if state.good_limit is None else state.good_limit
         if window.end - since > self.good_memory:
-            target = min(target, start)
+            target = min(target, max(start, target / 2))
         limit = max(min(target, state.limit), state.limit * self.blind_decay**window.seconds)
         return replace(state, limit=limit, blind_since=since)
 
     def _bounds(self, state: SloGradientState, window: Window) -> Iterator[Bound]:
-        if state.gap_seconds is not None and fresh(window.step_gap, window, self.stale_after) is not None:
-            latest = news(window.step_gap, window)
-            seconds, target = max(state.gap_seconds, latest or 0.0), self.tpot_margin * self.tpot
-            detail = f"a token takes {seconds * 1e3:.3g} ms, the target is {target * 1e3:.3g} ms"
-            gradient = _gradient_of(target, seconds)
-            yield Bound(gradient, latest is not None, LimitReason.TPOT_OVER, LimitReason.TPOT_NEAR, detail)
+        pace = state.pace.lately.inverse
+        if pace is not None and fresh(window.step_gap, window, self.stale_after) is not None:
+            yield self._tpot_bound(state, window, pace)
         pool = state.pool
         if first_tokens.count(pool) >= self.first_tokens_needed:
             seconds, target = first_tokens.p90_seconds(pool), self.ttft_share * self.ttft
@@ -281,33 +320,57 @@ class SloGradient(Parameters):
             new = news(window.kv_usage, window) is not None
             yield Bound(gradient, new, LimitReason.KV_OVER, LimitReason.KV_NEAR, detail)
         waiting = fresh(window.waiting, window, self.stale_after)
-        if waiting is not None and waiting > 0:
+        if waiting is not None:
             detail = f"at least {waiting:.0f} waited in the engine all the time"
-            gradient = max(_LEAST_GRADIENT, 1 - waiting / state.limit)
+            are_many = waiting > max(1.0, _WAITING_SHARE * state.limit)
+            gradient = max(_LEAST_GRADIENT, 1 - waiting / state.limit) if are_many else math.inf
             new = news(window.waiting, window) is not None
             yield Bound(gradient, new, LimitReason.WAITING, LimitReason.WAITING, detail)
         preemptions = news(window.preemptions, window)
-        if preemptions is not None and preemptions > 0:
+        if preemptions is not None:
             reason, detail = LimitReason.PREEMPTIONS, f"{preemptions:.0f} sequences were preempted"
-            yield Bound(self.preemption_gradient, True, reason, reason, detail)
+            yield Bound(
+                self.preemption_gradient if preemptions > 0 else math.inf, True, reason, reason, detail
+            )
 
-    def _ceilings(self, window: Window) -> list[tuple[float, LimitReason, str]]:
+    def _tpot_bound(self, state: SloGradientState, window: Window, seconds: float) -> Bound:
+        target = self._margin(state) * self.tpot
+        latest = news(window.step_gap, window)
+        detail = f"a token takes {seconds * 1e3:.3g} ms, the target is {target * 1e3:.3g} ms"
+        gradient = _gradient_of(target, seconds)
+        if gradient < 1 and state.pace.lately.weight < _TRUSTED:
+            gradient = 1.0
+        elif gradient >= 1 and latest is not None:
+            gradient = min(gradient, max(1.0, _gradient_of(target, latest)))
+        return Bound(gradient, latest is not None, LimitReason.TPOT_OVER, LimitReason.TPOT_NEAR, detail)
+
+    def _ceilings(self, state: SloGradientState, window: Window) -> list[tuple[float, LimitReason, str]]:
         """What the limit may not exceed, the lowest first; the last is no ceiling at all."""
         ceilings = [(math.inf, LimitReason.UNLIMITED, "")]
         if self.max_limit is not None:
             ceilings.append((float(self.max_limit), LimitReason.MAX_LIMIT, f"max_limit is {self.max_limit}"))
-        if window.max_num_seqs is not None:
-            detail = f"the engine runs at most {window.max_num_seqs} sequences"
-            limit = self.max_num_seqs_ratio * window.max_num_seqs
-            ceilings.append((limit, LimitReason.MAX_NUM_SEQS, detail))
+        seats = self._seats(state, window)
+        if seats is not None:
+            told = f"the engine runs at most {seats} sequences"
+            detail = f"requests wait in the engine while {seats} run" if window.max_num_seqs is None else told
+            ceilings.append((self._slots(seats), LimitReason.MAX_NUM_SEQS, detail))
         if window.kv_ceiling is not None:
             detail = f"the KV cache holds {window.kv_ceiling:.0f} requests of these lengths"
             ceilings.append((window.kv_ceiling, LimitReason.KV_CEILING, detail))
         return sorted(ceilings)
 
+    def _slots(self, seats: int) -> float:
+        """The most that an engine is given that runs `seats` at once."""
+        return float(math.ceil(self.max_num_seqs_ratio * seats))
+
+    @staticmethod
+    def _seats(state: SloGradientState, window: Window) -> int | None:
+        """The engine's `max_num_seqs`: as it was told, or else as it was learned."""
+        return state.seats.number if window.max_num_seqs is None else window.max_num_seqs
+
     def _clamp(self, state: SloGradientState, window: Window) -> SloGradientState:
-        ceiling, reason, detail = self._ceilings(window)[0]
-        floor = max(float(self.min_limit), min(ceiling, math.ceil(self.floor_ratio * self._start(window))))
+        ceiling, reason, detail = self._ceilings(state, window)[0]
+        floor = float(min(self.min_limit, self._seats(state, window) or self.min_limit))
         if state.limit < floor:
             return replace(state, limit=floor, reason=LimitReason.FLOOR, detail=f"the floor is {floor:.0f}")
         if state.limit > max(ceiling, floor):
