@@ -1,8 +1,9 @@
 """Control messages: what the daemon tells a gateway, whole each time, and how long it holds.
 
     PUT {control}/control/v1/state      Authorization: Bearer <token>      body: a ControlMessage as JSON
-    200 {"term": .., "version": ..}     taken, or known already
-    409 {"term": .., "version": ..}     older than what is known (a lower term, or an older version of it)
+    200 {"judgement": .., ..}           a `Judged`: taken, or known already
+    409 {"judgement": .., ..}           older than what is known (a lower term, or an older version of it)
+    GET {control}/control/v1/state      200, a `GatewayState` and more
 
 Times are Unix seconds. Fields that a reader does not know are passed over, and those that a writer leaves out
 have defaults, so neighbouring versions of daemon and gateway understand each other; a reader also takes the
@@ -11,6 +12,7 @@ format before its own. A message of a later format is refused.
 
 import math
 from collections import Counter
+from typing import Annotated
 
 import msgspec
 
@@ -47,7 +49,8 @@ class ReplicaOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
     """All that a gateway is told. `mode` None leaves the mode to its configuration; `share` (0..1) of every
-    replica is granted until `expires_at`, None where nothing is granted; `boundary_tokens` parts two pools.
+    replica is granted until `expires_at`, None where nothing is granted; `boundary_tokens` parts two pools,
+    None leaves the boundary where it is.
     """
 
     term: int
@@ -58,7 +61,58 @@ class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     mode: Mode | None = None
     share: float | None = None
-    boundary_tokens: int | None = None
+    boundary_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """A gateway's `share` (0..1) of every replica until `expires_at` (Unix seconds).
+
+    `term` counts leaders and `version` the grants of one leader.
+    """
+
+    gateway: str
+    share: float
+    expires_at: float
+    term: int
+    version: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.term, self.version
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What a gateway makes of a message ("taken", "known", "outdated" or "expired"), and whom it follows."""
+
+    judgement: str
+    term: int
+    version: int
+
+
+class GatewayState(msgspec.Struct, frozen=True):
+    """How a gateway stands: what it was told last, and what it goes by.
+
+    `standing_share` is what it takes of every replica where nobody grants it a share. `limits` are those in
+    force, of whole replicas, by name.
+    """
+
+    gateway: str
+    alone: bool = True
+    standing_share: float = 1.0
+    term: int | None = None
+    version: int | None = None
+    expires_at: float | None = None
+    share: float | None = None
+    mode: Mode | None = None
+    limits: dict[str, float] = {}
+
+    @property
+    def granted(self) -> Grant | None:
+        """The newest grant that it has, lapsed or not."""
+        term, version, expires_at, share = self.term, self.version, self.expires_at, self.share
+        if term is None or version is None or expires_at is None or share is None:
+            return None
+        return Grant(self.gateway, share, expires_at, term, version)
 
 
 class UnreadableError(ValueError):

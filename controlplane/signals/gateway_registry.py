@@ -45,6 +45,7 @@ _USERS = (
     _counter("good_requests", "Finished requests within the objective.", "pool"),
     _counter("failed_requests", "Requests that failed, cut ones included.", "pool"),
     _counter("gave_up_requests", "Requests whose client hung up.", "pool"),
+    _counter("shed_requests", "Requests that admission refused, of those in goodput.", "pool", "reason"),
     _counter("tokens", "Prompt and output tokens of ended requests.", "pool"),
     _counter("good_tokens", "Prompt and output tokens of good requests.", "pool"),
 )
@@ -55,6 +56,14 @@ _ADMISSION = (
     _gauge("queued_requests", "Requests that wait in the gateway's queue.", "requests", "pool"),
     _gauge("queued_tokens", "Tokens (prompt and reserved output) of queued requests.", "tokens", "pool"),
     _gauge("queue_overloaded", "1 while the overload detector of a class says so.", "", "pool", "class"),
+    _gauge(
+        "queue_cap_requests",
+        "Requests of a class that may wait at today's rate; none while that is not known.",
+        "requests",
+        *("pool", "class"),
+    ),
+    _gauge("queue_cap_tokens", "The same in tokens.", "tokens", "pool", "class"),
+    _counter("spilled_requests", "Requests sent to the other of two pools."),
     _seconds("queue_time", "Time in the gateway's queue, of requests let in.", "pool", "class"),
     _seconds("engine_time", "From sending to the end, of requests that finished.", "pool", "class"),
     _counter("refused_requests", "Requests refused, by status and reason.", "status", "reason"),
@@ -77,6 +86,7 @@ _REPLICAS = (
     _gauge(
         "replica_grown_tokens", "Reserved tokens that streams outgrew to.", "tokens", *("pool", "replica")
     ),
+    _counter("replica_extensions", "Times that a stream outgrew its reservation.", "pool", "replica"),
     _gauge("replica_foreign_tokens", "KV tokens that others use.", "tokens", "pool", "replica"),
     _gauge("replica_breaker", "1 for the state of the breaker.", "", "pool", "replica", "state"),
     _gauge("replica_rotation", "1 for whether it gets anything new.", "", "pool", "replica", "rotation"),
@@ -93,6 +103,11 @@ _PROCESS = (
     _counter("engine_connects", "Connections to engines opened."),
     _counter("engine_reuses", "Requests sent on a connection that was used before."),
     _gauge("limit_files", "Files that a process may have open.", "files"),
+    _gauge("sharing_workers", "Workers whose counters and quotas are shared through Redis.", "workers"),
+    _gauge("sharing_age_seconds", "Since the last exchange with Redis.", "seconds"),
+    _counter("sharing_exchanges", "Exchanges with Redis."),
+    _counter("sharing_failures", "Exchanges with Redis that failed."),
+    _gauge("alone", "1 while nobody steers: own discovery, own law."),
     _gauge("control_age_seconds", "Age of the last control message; none before the first.", "seconds"),
     _gauge("control_term", "Term of the leader that steers."),
     _counter("control_refusals", "Control messages refused, by reason.", "reason"),
@@ -110,6 +125,8 @@ LARGEST = frozenset(
         "start_timestamp_seconds",
         "ready",
         "limit_files",
+        "sharing_age_seconds",
+        "alone",
         "control_age_seconds",
         "control_term",
     )

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
+from operator import sub
 
 import msgspec
 
@@ -45,7 +46,7 @@ class Histogram(msgspec.Struct, frozen=True):
         """
         if self.bounds != earlier.bounds:
             return None
-        counts = tuple(now - then for now, then in zip(self.counts, earlier.counts, strict=True))
+        counts = tuple(map(sub, self.counts, earlier.counts))
         if min(counts) < 0:
             return None
         known = self.total is not None and earlier.total is not None
@@ -99,7 +100,8 @@ class Histogram(msgspec.Struct, frozen=True):
         inside = self.counts[i] - before
         if inside <= 0:
             return self.bounds[i]
-        return start + (self.bounds[i] - start) * (rank - before) / inside
+        # Rounding may carry the interpolation a last bit past the bucket's end.
+        return min(self.bounds[i], start + (self.bounds[i] - start) * (rank - before) / inside)
 
 
 def histogram(buckets: Iterable[tuple[float, float]], total: float | None, count: float | None) -> Histogram:

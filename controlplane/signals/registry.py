@@ -113,6 +113,7 @@ _SELF = (
     Metric("controlplane_tick_duration_seconds", Kind.HISTOGRAM, "Time of one tick.", "seconds"),
     _gauge("tick_interval_seconds", "Time from tick to tick, as configured.", "seconds"),
     _gauge("last_tick_timestamp_seconds", "Unix time of the last tick.", "seconds"),
+    _counter("probes", "Probes of replicas that ended, by what was asked and what came.", "kind", "result"),
     _counter("misfires", "Ticks that came too late and were left out."),
     _counter("missed_scrapes", "Scrapes left out because the one before had not ended."),
     _counter("scrapes", "Scrapes by result; reason is empty where the page was read.", "result", "reason"),
@@ -123,6 +124,7 @@ _SELF = (
     _counter("decisions", "Decisions by action and reason code.", "action", "reason"),
     _counter("events", "Events by kind.", "kind"),
     _gauge("hold_active", "1 while a hold freezes every actuator."),
+    _gauge("leading", "1 while this daemon is the one that acts, 0 while it follows another."),
     _gauge("active_overrides", "Overrides that stand.", "overrides"),
     _gauge("open_streams", "Clients of the event stream.", "streams"),
     _counter("dropped_streams", "Clients of the event stream dropped because they read too slowly."),
@@ -143,11 +145,42 @@ _FLEET = (
     ),
     _gauge("omitted_pools", "Pools without series of their own: there are too many.", "pools"),
     _gauge("omitted_replicas", "Replicas without series of their own: there are too many.", "replicas"),
+    _gauge(
+        "omitted_latency_replicas",
+        "Replicas without latency quantiles of their own: there are too many.",
+        "replicas",
+    ),
+    _gauge("omitted_nodes", "Nodes without series of their own: there are too many.", "nodes"),
 )
 
 _POOL = (
     _gauge("pool_replicas", "Replicas that should be there.", "replicas", "pool"),
     _gauge("pool_up_replicas", "Replicas that are up.", "replicas", "pool"),
+    _gauge(
+        "pool_desired_replicas",
+        "Replicas that the pool should have, for whoever scales it.",
+        "replicas",
+        "pool",
+    ),
+    _gauge(
+        "pool_needed_replicas", "Replicas that are needed by the law, fractions included.", "replicas", "pool"
+    ),
+    _gauge(
+        "pool_autoscaler_replicas",
+        "What an HPA with the target AverageValue 1 is told: a value past its tolerance of 10 %; in observe "
+        "the count that is there. No sample where nobody can say.",
+        "replicas",
+        "pool",
+    ),
+    _gauge("pool_ready_replicas", "Replicas that serve, as scaling counts them.", "replicas", "pool"),
+    _gauge("pool_loading_replicas", "Replicas that load: they will serve.", "replicas", "pool"),
+    _gauge(
+        "pool_cold_start_seconds",
+        "From creating a replica until it serves: learned, until then configured.",
+        "seconds",
+        "pool",
+    ),
+    _info("pool_scaling", "What moved or held the replica count last.", "pool", "law", "reason"),
     _gauge("pool_objective_ratio", "Share of requests that should be good.", "ratio", "pool"),
     _gauge("pool_objective_ttft_seconds", "Most TTFT that a good request may have.", "seconds", "pool"),
     _gauge("pool_objective_tpot_seconds", "Most TPOT that a good request may have.", "seconds", "pool"),
@@ -155,6 +188,26 @@ _POOL = (
         "pool_goodput_denominator",
         "What goodput is divided by: all requests (gateway), all answered (http) or only finished ones.",
         *("pool", "denominator"),
+    ),
+)
+
+_BOUNDARY = (
+    _gauge(
+        "pool_boundary_tokens",
+        "Longest request (prompt and answer) for this pool, as its law has it; long_pool gets the others.",
+        "tokens",
+        *("pool", "long_pool"),
+    ),
+    _gauge(
+        "pool_boundary_in_force_tokens",
+        "The same as the gateways go by.",
+        "tokens",
+        *("pool", "long_pool"),
+    ),
+    _info(
+        "pool_boundary",
+        "What moved or held the boundary last, and what is done about it (empty: nobody acts on it).",
+        *("pool", "long_pool", "reason", "standing"),
     ),
 )
 
@@ -212,6 +265,52 @@ _REPLICA = (
     _gauge(
         "replica_scrape_duration_seconds", "Time that the last page took.", "seconds", *("pool", "replica")
     ),
+    _gauge(
+        "replica_limit_sequences",
+        "Most sequences at once, as the law came to them.",
+        "sequences",
+        *("pool", "replica"),
+    ),
+    _gauge(
+        "replica_limit_in_force_sequences",
+        "Most sequences at once that the gateways go by, of the whole replica.",
+        "sequences",
+        *("pool", "replica"),
+    ),
+    _info(
+        "replica_limit",
+        "The law of the limit, what moved it last, and what is done about it (empty: nobody acts on it).",
+        *("pool", "replica", "law", "reason", "standing"),
+    ),
+    _gauge(
+        "replica_out_of_rotation",
+        "1 while the replica should get no new request, and why; in_force: it gets none, else that is only "
+        "observed.",
+        "",
+        *("pool", "replica", "reason", "in_force"),
+    ),
+    _gauge("replica_failed_health_probes", "Bad health probes in a row.", "probes", *("pool", "replica")),
+    _gauge(
+        "replica_probe_duration_seconds",
+        "Time that the last probe took, of its health page or for one token; a bad one as well.",
+        "seconds",
+        *("pool", "replica", "kind"),
+    ),
+    _gauge(
+        "replica_quarantined", "1 while a fault of its GPUs keeps requests away.", "", *("pool", "replica")
+    ),
+)
+
+_NODE = (
+    _gauge("node_gpus", "GPUs that are known on a node.", "gpus", "node"),
+    _gauge("node_blind", "1 while nobody sees the GPUs of a node: that is no verdict.", "", "node"),
+    _gauge("node_quarantined", "1 while a node bears our mark, 0 for all others.", "", "node"),
+    _gauge(
+        "gpu_fault",
+        "1 for the worst fault held against a GPU, how far it has come and what would mend it.",
+        "",
+        *("node", "UUID", "check", "fault_class", "remedy", "stage"),
+    ),
 )
 
 
@@ -251,5 +350,5 @@ def _totals() -> tuple[Metric, ...]:
     )
 
 
-METRICS: tuple[Metric, ...] = (*_SELF, *_FLEET, *_POOL, *_totals(), *_REPLICA, *_work())
+METRICS: tuple[Metric, ...] = (*_SELF, *_FLEET, *_POOL, *_BOUNDARY, *_totals(), *_REPLICA, *_NODE, *_work())
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

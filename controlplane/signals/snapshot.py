@@ -7,6 +7,9 @@ import msgspec
 
 from controlplane.signals.decision import Event, Orders
 from controlplane.signals.interval import Interval
+from controlplane.signals.node import NodeFacts, NodeHealth
+from controlplane.signals.pod import PodFacts
+from controlplane.signals.probe import Probe
 from controlplane.signals.reading import Known, Reason, Unknown
 
 Number: TypeAlias = Known[float] | Unknown
@@ -139,8 +142,49 @@ class EngineLoad(msgspec.Struct, frozen=True):
     kv_usage: Number
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """How many sequences a replica may hold at once, and why.
+
+    `slots` is what its law came to, `reason` the code of what moved it last (or held it), `detail` a clause
+    for people; `since` is when `slots` last changed. `in_force` is what the gateways say they go by. `tokens`
+    is how many they may reserve of its KV cache, None for all of it.
+    """
+
+    law: str
+    slots: int
+    reason: str
+    detail: str
+    since: float
+    in_force: float | None = None
+    tokens: float | None = None
+
+
+class Out(msgspec.Struct, frozen=True):
+    """A replica should get nothing new since then (Unix seconds): `reason` is a code, `detail` a clause."""
+
+    since: float
+    reason: str
+    detail: str
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """How the probes of a replica went: the last of each kind, None where there was none, and so many bad
+    ones of its health page in a row. It is on trial while there is a `doubt`, which says why."""
+
+    health: Probe | None = None
+    trial: Probe | None = None
+    failures: int = 0
+    doubt: str = ""
+
+
 class ReplicaSnapshot(msgspec.Struct, frozen=True):
-    """One engine endpoint."""
+    """One engine endpoint.
+
+    `ready_since` is when it became ready, None where that is longer ago than we know, or where it has not yet
+    (`was_ready` tells which; one that is restarted becomes so again). `kv_tokens` is the size of its whole KV
+    cache, None where not known, and `limit` None where no law limits it. `out` is None while it should get
+    requests. `pod` is the key of its pod among the fleet's, empty where no cluster told of it.
+    """
 
     name: str
     pool: str
@@ -159,6 +203,14 @@ class ReplicaSnapshot(msgspec.Struct, frozen=True):
     preemption_trend: Trend
     conditions: tuple[Condition, ...]
     engines: dict[str, EngineLoad]
+    was_ready: bool = False
+    ready_since: float | None = None
+    kv_tokens: float | None = None
+    limit: Limit | None = None
+    quarantined_since: float | None = None
+    pod: str = ""
+    out: Out | None = None
+    probed: Probed = Probed()
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -177,8 +229,29 @@ class Totals(msgspec.Struct, frozen=True):
     restarts: int = 0
 
 
+class Scale(msgspec.Struct, frozen=True):
+    """How many replicas a pool should have, and why.
+
+    `replicas` is what its law and prudence came to, and has been `since` then; `need` what the pool needs,
+    fractions included. `ready` ones serve, `loading` ones will. `reason` is the code of what moved or held it
+    last, `detail` a sentence for people. `cold_start_seconds` is how long a replica is expected to take to
+    start, None before the first look.
+    """
+
+    law: str
+    replicas: int
+    ready: int
+    loading: int
+    need: Number
+    reason: str
+    detail: str
+    since: float
+    cold_start_seconds: float | None = None
+
+
 class PoolSnapshot(msgspec.Struct, frozen=True):
-    """All replicas that serve one purpose, with the totals since the journal began."""
+    """All replicas that serve one purpose, with the totals since the journal began. `scale` is None where the
+    pool is not scaled, or was not looked at yet."""
 
     name: str
     replicas: int
@@ -188,10 +261,36 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     goodput: Goodput
     totals: Totals
     conditions: tuple[Condition, ...]
+    scale: Scale | None = None
+
+
+class PoolBoundary(msgspec.Struct, frozen=True):
+    """What parts a short pool from a long one, and why.
+
+    `tokens` is what the law came to, `reason` the code of what moved or held it last, `detail` a sentence for
+    people; `since` is when `tokens` last changed. `in_force` is what all gateways say they go by.
+    """
+
+    short: str
+    long: str
+    tokens: int
+    reason: str
+    detail: str
+    since: float
+    in_force: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The target of decisions on it: no pool and no replica is called so."""
+        return f"{self.short}/{self.long}"
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True):
-    """The whole. `events` are those of this very tick."""
+    """The whole. `events` are those of this very tick; `boundary` is None where no two pools are parted.
+
+    `pods` (by "namespace/name") are those of the pools, also the ones that have no address yet, `node_facts`
+    all nodes, both as the cluster has them. `nodes` are those with GPUs.
+    """
 
     at: float
     tick: int
@@ -199,3 +298,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True):
     replicas: dict[str, ReplicaSnapshot]
     orders: Orders
     events: tuple[Event, ...]
+    nodes: dict[str, NodeHealth] = {}
+    boundary: PoolBoundary | None = None
+    pods: dict[str, PodFacts] = {}
+    node_facts: dict[str, NodeFacts] = {}

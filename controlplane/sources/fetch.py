@@ -1,4 +1,4 @@
-"""One HTTP client for everything that is polled: engines' pages, engines' APIs, gateways.
+"""One HTTP client for everything outside: engines' pages and APIs, gateways that are read or told things.
 
 What comes from outside is bounded in time and size, and whatever goes wrong is a `Failed` with one
 sentence, never an exception. Credentials go to the origin (scheme, host, port) that the configuration
@@ -13,6 +13,7 @@ import os
 import ssl
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -56,7 +57,7 @@ class FailureKind(StrEnum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole answer with status 200. The body is as it was sent: maybe packed with gzip."""
+    """A whole answer, of `get` always with status 200. The body is as it was sent: maybe packed with gzip."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -85,10 +86,11 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 Fetch: TypeAlias = Callable[[str, Errand], Awaitable[Answer | Failed]]
+Send: TypeAlias = Callable[[str, str, Errand, Mapping[str, str], bytes], Awaitable[Answer | Failed]]
 
 
 class Client:
-    """The one client. An asynchronous context manager; `get` is a `Fetch`."""
+    """The one client. An asynchronous context manager; `get` is a `Fetch`, `send` a `Send`."""
 
     def __init__(self) -> None:
         self._tls = TlsContexts()
@@ -116,13 +118,32 @@ class Client:
 
     async def get(self, url: str, errand: Errand) -> Answer | Failed:
         """GET `url`, following at most MAX_REDIRECTS redirects, all in `errand.timeout_seconds`."""
+        return await self._bounded(url, errand, lambda trail: self._follow(trail, errand))
+
+    async def send(
+        self, method: str, url: str, errand: Errand, headers: Mapping[str, str], body: bytes = b""
+    ) -> Answer | Failed:
+        """One request with these headers, and its answer whatever the status: redirects are not followed."""
+
+        async def ask(trail: _Trail) -> Answer | Failed:
+            authorization = _authorization(trail, errand)
+            shown_as = {} if authorization is None else {"Authorization": authorization}
+            told = {**_accepting(errand), **shown_as, **headers}
+            async with self._request(method, trail, errand, told, body) as response:
+                return await _whole(response, trail, errand)
+
+        return await self._bounded(url, errand, ask)
+
+    async def _bounded(
+        self, url: str, errand: Errand, ask: "Callable[[_Trail], Awaitable[Answer | Failed]]"
+    ) -> Answer | Failed:
         try:
             trail = _Trail(URL(url))
         except ValueError:
             return Failed(FailureKind.OWN_FAULT, f"{shown(url)}: not a URL")
         try:
             async with asyncio.timeout(errand.timeout_seconds):
-                return await self._follow(trail, errand)
+                return await ask(trail)
         except TimeoutError:
             kind, cause = FailureKind.TIMEOUT, f"no whole answer within {errand.timeout_seconds:g} s"
         except Exception as error:
@@ -130,28 +151,44 @@ class Client:
         return trail.failed(kind, cause)
 
     async def _follow(self, trail: "_Trail", errand: Errand) -> Answer | Failed:
-        assert self._session is not None, "enter the client before use"
-        authorization = trail.authorization if errand.auth is None else errand.auth.authorization()
+        authorization = _authorization(trail, errand)
         while True:
-            headers = {"Accept": errand.accept, "Accept-Encoding": errand.encoding}
+            headers = _accepting(errand)
             if trail.trusted and authorization is not None:
                 headers["Authorization"] = authorization
-            context: ssl.SSLContext | bool = True
-            if trail.here.scheme == "https":
-                context = self._tls.get(errand.tls, with_identity=trail.trusted)
-            async with self._session.get(
-                trail.here,
-                headers=headers,
-                ssl=context,
-                server_hostname=errand.tls.server_name if trail.trusted else None,
-                allow_redirects=False,
-            ) as response:
+            async with self._request("GET", trail, errand, headers) as response:
                 if response.status not in _REDIRECTS:
                     return await _answer(response, trail, errand)
                 location = response.headers.get("Location", "")
             refusal = trail.follow(location)
             if refusal:
                 return trail.failed(FailureKind.REDIRECT, refusal)
+
+    def _request(
+        self, method: str, trail: "_Trail", errand: Errand, headers: Mapping[str, str], body: bytes = b""
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        assert self._session is not None, "enter the client before use"
+        context: ssl.SSLContext | bool = True
+        if trail.here.scheme == "https":
+            context = self._tls.get(errand.tls, with_identity=trail.trusted)
+        return self._session.request(
+            method,
+            trail.here,
+            headers=headers,
+            data=body or None,
+            ssl=context,
+            server_hostname=errand.tls.server_name if trail.trusted else None,
+            allow_redirects=False,
+        )
+
+
+def _accepting(errand: Errand) -> dict[str, str]:
+    return {"Accept": errand.accept, "Accept-Encoding": errand.encoding}
+
+
+def _authorization(trail: "_Trail", errand: Errand) -> str | None:
+    """What to show the origin. SecretError where it cannot be read."""
+    return trail.authorization if errand.auth is None else errand.auth.authorization()
 
 
 class _Trail:
@@ -192,10 +229,15 @@ class _Trail:
 
 
 async def _answer(response: aiohttp.ClientResponse, trail: _Trail, errand: Errand) -> Answer | Failed:
-    """The whole body, or why there is none. A body cut short raises aiohttp.ClientPayloadError."""
+    """The answer where its status is 200, or why there is none."""
     if response.status != 200:
         told = not_ok(response.status) if errand.accept == METRICS else f"HTTP status {response.status}"
         return trail.failed(FailureKind.STATUS, told)
+    return await _whole(response, trail, errand)
+
+
+async def _whole(response: aiohttp.ClientResponse, trail: _Trail, errand: Errand) -> Answer | Failed:
+    """The answer with its whole body. A body cut short raises aiohttp.ClientPayloadError."""
     too_large = FailureKind.TOO_LARGE, f"the body is over {errand.max_body_bytes} bytes"
     if (response.content_length or 0) > errand.max_body_bytes:
         return trail.failed(*too_large)
@@ -205,7 +247,7 @@ async def _answer(response: aiohttp.ClientResponse, trail: _Trail, errand: Erran
         if size > errand.max_body_bytes:
             return trail.failed(*too_large)
         chunks.append(chunk)
-    return Answer(response.headers, b"".join(chunks))
+    return Answer(response.headers, b"".join(chunks), response.status)
 
 
 def _explain(error: Exception) -> tuple[FailureKind, str]:  # noqa: PLR0911 (a table of causes)

@@ -14,7 +14,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from controlplane.signals.decision import Event, Severity
-from controlplane.signals.samples import OutcomeWindow
+from controlplane.signals.samples import OutcomeWindow, ReplicaWindow
+from controlplane.signals.size_class import SizeClass
 from controlplane.sources.fetch import Errand, Failed, Fetch
 from controlplane.sources.secrets import Credentials
 from controlplane.sources.settings import GatewaySettings
@@ -27,6 +28,8 @@ REMEMBERED_SECONDS = 3600.0
 
 _CLOCK_TOLERANCE_SECONDS = 60.0
 _TIMEOUT_SECONDS = 4.0
+_MOST_SIZE_CLASSES = 64
+_MOST_OF_A_SIZE = 1e15
 _MAX_BODY_BYTES = 8 * 1024 * 1024
 
 _Windows: TypeAlias = Annotated[list[OutcomeWindow], msgspec.Meta(max_length=MOST_WINDOWS)]
@@ -126,4 +129,28 @@ def _wrong_counts(window: OutcomeWindow) -> str:
         return f"has {window.good} good of {window.finished} finished requests"
     if window.good_tokens > window.tokens:
         return f"has {window.good_tokens} good of {window.tokens} tokens"
+    for what in ("boundary_tokens", "longest_tokens"):
+        tokens = getattr(window, what)
+        if tokens is not None and not 1 <= tokens <= _MOST_OF_A_SIZE:
+            return f"has {what} {tokens}"
+    return _wrong_sizes(window.sizes) or _wrong_replicas(window.replicas)
+
+
+def _wrong_replicas(replicas: dict[str, ReplicaWindow]) -> str:
+    """What limit laws are told of must be numbers that can be."""
+    for name, seen in replicas.items():
+        values = [getattr(seen, field) for field in seen.__struct_fields__ if field != "first_token"]
+        values += [] if seen.first_token is None else msgspec.structs.astuple(seen.first_token)
+        if not all(value is None or (math.isfinite(value) and value >= 0) for value in values):
+            return f"has numbers of replica {name[:100]!r} that cannot be"
+    return ""
+
+
+def _wrong_sizes(sizes: dict[int, SizeClass]) -> str:
+    if len(sizes) > _MOST_SIZE_CLASSES:
+        return f"has {len(sizes)} classes of sizes (at most {_MOST_SIZE_CLASSES})"
+    for edge, size in sizes.items():
+        values = (size.offered, size.served, size.sequence_seconds, size.token_seconds)
+        if not all(0 <= value <= _MOST_OF_A_SIZE for value in values) or size.served > size.offered:
+            return f"has sizes up to {edge} tokens that cannot be"
     return ""

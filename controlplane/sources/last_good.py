@@ -18,10 +18,11 @@ GRACE_SECONDS = 300.0
 
 
 class Found(NamedTuple):
-    """One target that a place names; `pool` is empty where it names none."""
+    """One target that a place names; `pool` and `pod` ("namespace/name") are empty where it names none."""
 
     url: str
     pool: str = ""
+    pod: str = ""
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -39,18 +40,24 @@ class _State(StrEnum):
 class LastGood:
     """What one place (a file, a DNS name) last answered. `found` is what counts now."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, found: tuple[Found, ...] = ()) -> None:
+        """`found` is known from before and stands until the place has answered."""
         self.place = place
-        self.found: tuple[Found, ...] = ()
+        self.found = found
         self._state = _State.WELL
         self._empty_since: float | None = None
 
-    def take(self, answer: tuple[Found, ...] | Trouble, now: float, at: float) -> tuple[Event, ...]:
-        """Take a new answer at monotonic time `now`; the event, at Unix time `at`, if anything changed."""
+    def take(
+        self, answer: tuple[Found, ...] | Trouble, now: float, at: float, *, sure: bool = False
+    ) -> tuple[Event, ...]:
+        """Take a new answer at monotonic time `now`; the event, at Unix time `at`, if anything changed.
+
+        `sure`: even an empty answer is the truth.
+        """
         if isinstance(answer, Trouble):
             self._empty_since = None
             return self._turn(_State.FAILING, at, f"{answer.cause}; {self._kept()}")
-        if answer:
+        if answer or sure:
             self.found, self._empty_since = answer, None
             return self._turn(_State.WELL, at, f"names {_targets(len(answer))} again")
         if self._empty_since is None:

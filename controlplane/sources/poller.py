@@ -1,17 +1,10 @@
-"""Polls every target once an interval, evenly spread, each at most once at a time.
-
-Each target has a phase in the interval that follows from its name, so 1,000 targets are asked one after
-the other and not all at once, after a restart as before it. `poll_due` starts what is due and never
-waits; a target that is still being asked misses its turn, which is counted. Turns lie on a fixed grid of
-monotonic time: a late call, a suspended machine or a clock that jumps costs turns, never a burst.
-"""
+"""Polls the page of every target once an interval, in `rounds`, and has it read."""
 
 import asyncio
 import math
 import os
 import time
 import traceback
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +20,7 @@ from controlplane.signals.samples import Scrape, ScrapeFailure, Target
 from controlplane.sources.answer import light
 from controlplane.sources.exposition import UnfamiliarError
 from controlplane.sources.fetch import METRICS, Answer, Errand, Failed, FailureKind, Fetch
+from controlplane.sources.rounds import AT_ONCE, Rounds
 from controlplane.sources.settings import ScrapeSettings
 
 
@@ -43,13 +37,9 @@ class PageReader(Protocol):
         ...
 
 
-CALLS_PER_INTERVAL = 20
-"""How often in an interval `poll_due` should be called; under half of it, turns are missed."""
-
 CONCURRENT_SCRAPES = 512
 """Most scrapes under way at once; each may hold a whole body in memory and one open file."""
 
-_AT_ONCE = 16  # so many targets may be asked at once
 _LIGHT_BYTES = 256 * 1024  # pages up to this size are read in the event loop, where only their numbers moved
 _KEPT_ROUNDS = 4  # results kept, in rounds of all targets, while nobody takes them
 _ACCEPT = {"auto": (METRICS, "gzip"), "ollama": ("application/json", "identity")}
@@ -60,12 +50,11 @@ _SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class PollCounts:
     """What the poller did since its start.
 
-    `results` counts ended scrapes, by "ok" or the kind of failure; `missed_turns` the scrapes that did
-    not begin; `dropped` results that nobody took in time.
+    `results` counts ended scrapes, by "ok" or the kind of failure; `dropped` results that nobody took in
+    time.
     """
 
     results: dict[str, int] = field(default_factory=dict)
-    missed_turns: int = 0
     dropped: int = 0
     total_seconds: float = 0.0
     _seconds: list[int] = field(default_factory=lambda: [0] * len(_SECONDS_BOUNDS))
@@ -87,14 +76,11 @@ class PollCounts:
 
 @dataclass(eq=False)
 class _Polled:
-    """One target under poll; `due` is the monotonic time of its next turn, `task` its scrape under way."""
+    """One target under poll."""
 
     target: Target
     errand: Errand
     read: PageReader
-    phase: float
-    due: float
-    task: asyncio.Task[None] | None = None
 
 
 class Poller:
@@ -114,7 +100,7 @@ class Poller:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.counts = PollCounts()
-        self._interval = settings.interval
+        self._rounds: Rounds[_Polled] = Rounds(settings.interval, self._scrape, most=CONCURRENT_SCRAPES)
         self._fetch = fetch
         self._reader_for = reader_for
         self._monotonic = monotonic
@@ -124,55 +110,31 @@ class Poller:
             for engine, (accept, encoding) in _ACCEPT.items()
         }
         self._polled: dict[str, _Polled] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slow-pages")
         self._results: list[Scrape | ScrapeFailure] = []
+
+    @property
+    def missed_turns(self) -> int:
+        """Scrapes that did not begin, since the start."""
+        return self._rounds.missed_turns
 
     def set_targets(self, targets: tuple[Target, ...], now: float) -> None:
         """Poll these from now on. What a target's reader remembers is kept where the target is the same.
 
-        New targets of a small fleet are due at once, those of a large one at their turn: a first page costs
-        ten times what a later one does. The scrape of a target that left is given up.
+        The scrape of a target that left is given up.
         """
         old = self._polled
         self._polled = {}
         for target in targets:
             polled = old.get(target.name)
             if polled is None or polled.target != target:
-                phase = zlib.crc32(target.name.encode()) / 2**32 * self._interval
-                due = now if len(targets) <= _AT_ONCE else self._turn_after(now, phase)
-                errand = self._errands[target.engine]
-                polled = _Polled(target, errand, self._reader_for(target), phase, due)
+                polled = _Polled(target, self._errands[target.engine], self._reader_for(target))
             self._polled[target.name] = polled
-        for name, polled in old.items():
-            if self._polled.get(name) is not polled and polled.task is not None:
-                polled.task.cancel()
+        self._rounds.set(self._polled, now)
 
     def poll_due(self, now: float) -> None:
-        """Start the scrapes that are due at monotonic time `now`; call CALLS_PER_INTERVAL times an interval.
-
-        At most a tenth of the fleet (twice the even rate) is started in one call, the longest due first.
-        """
-        # A turn is set at most one and a half intervals ahead; one further away is from before the clock
-        # went back.
-        due = [each for each in self._polled.values() if not now < each.due < now + 1.6 * self._interval]
-        due.sort(key=lambda polled: polled.due)
-        room = min(
-            max(_AT_ONCE, math.ceil(len(self._polled) * 2 / CALLS_PER_INTERVAL)),
-            CONCURRENT_SCRAPES - len(self._tasks),
-        )
-        for polled in due:
-            start = polled.task is None
-            if start and room <= 0:
-                continue  # it stays due and is the sooner served in the next calls
-            if start:
-                room -= 1
-                polled.task = asyncio.get_running_loop().create_task(self._scrape(polled))
-                self._tasks.add(polled.task)
-                polled.task.add_done_callback(self._tasks.discard)
-            passed_over = max(0, math.ceil((now - polled.due) / self._interval - 0.5))
-            self.counts.missed_turns += passed_over + (not start)
-            polled.due = self._turn_after(now + self._interval / 2, polled.phase)
+        """Start the scrapes that are due at monotonic time `now`; see `Rounds.start_due`."""
+        self._rounds.start_due(now)
 
     def take(self) -> tuple[Scrape | ScrapeFailure, ...]:
         """All results since the last call, in the order of their arrival."""
@@ -181,23 +143,13 @@ class Poller:
 
     async def close(self) -> None:
         """Give up all scrapes under way."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._rounds.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _turn_after(self, time_: float, phase: float) -> float:
-        """The first turn of that phase at or after a monotonic time."""
-        return math.ceil((time_ - phase) / self._interval) * self._interval + phase
-
     async def _scrape(self, polled: _Polled) -> None:
-        try:
-            result = await self._result(polled)
-        finally:
-            polled.task = None
+        result = await self._result(polled)
         self._results.append(result)
-        excess = len(self._results) - max(_KEPT_ROUNDS * len(self._polled), _AT_ONCE)
+        excess = len(self._results) - max(_KEPT_ROUNDS * len(self._polled), AT_ONCE)
         if excess > 0:
             del self._results[:excess]
             self.counts.dropped += excess

@@ -32,6 +32,7 @@ from typing import Final
 
 import msgspec
 
+from controlplane.signals.backoff import backoff_seconds
 from controlplane.signals.decision import Event, Severity
 from controlplane.signals.reading import Reason, Unknown
 from controlplane.signals.samples import Scrape, ScrapeFailure, Target
@@ -217,10 +218,10 @@ class _Wait:
 
     def failed(self, failure: Unknown, retry: Retry, now: float, luck: float) -> None:
         """Wait after a failure. `luck` from 0 to 1 spreads those who wait for the same server."""
-        longest = min(self._limit, self._first * 2.0 ** min(self.failures, 32))
         self.failures += 1
         self.failure = failure
-        self.until = now + longest * (0.5 + luck / 2) if retry is Retry.BACKOFF else math.inf
+        wait = backoff_seconds(self.failures, luck, first_seconds=self._first, limit_seconds=self._limit)
+        self.until = now + wait if retry is Retry.BACKOFF else math.inf
 
 
 class _Troubles:

@@ -10,6 +10,7 @@ from controlplane.sources.secrets import Credentials, Secret
 from controlplane.sources.urls import base_url, engine_url, shown
 
 OLLAMA_PATH = "/api/ps"
+NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _DISCOVERY_SUFFIXES = (".json", ".yml", ".yaml")
 
 
@@ -37,6 +38,38 @@ class TlsSettings(_Strict):
         return self
 
 
+def check_timeout(timeout: float, interval: float, whose: str) -> None:
+    """Raises ValueError where what is asked every `interval` may take longer than that to answer."""
+    if timeout >= interval:
+        raise ValueError(
+            f"timeout ({duration_text(timeout)}) is not under interval "
+            f"({duration_text(interval)}): a slow {whose} would cost its next turn"
+        )
+
+
+class ProbeSettings(_Strict):
+    """How engines are asked whether they work: for a health page once an interval, some for one token.
+
+    On trial for a token is an engine that came or was restarted while we watch, one that is out as wedged or
+    for its errors, and one that shows work without progress. The first two get requests (again) once they
+    have made a token. What is not there or not allowed (HTTP 4xx) says nothing, and then the metrics page
+    counts.
+    """
+
+    health_path: str | None = Field(
+        "/health", pattern=r"^/[^?#\s]*$", description="at the engine's address; null: nobody asks for it"
+    )
+    timeout: Duration | None = Field(
+        None, gt=0, description="for the health page; default: 2s, or scrape.timeout where that is less"
+    )
+    trial: bool = Field(
+        True,
+        description="ask for one token where it is in doubt whether an engine works, in pools for which "
+        "`gateway` or `pod` is enforced",
+    )
+    trial_timeout: Duration = Field(20.0, gt=0, le=600, description="for that one token")
+
+
 class ScrapeSettings(_Strict):
     """How engines are scraped."""
 
@@ -44,21 +77,37 @@ class ScrapeSettings(_Strict):
     timeout: Duration = Field(4.0, gt=0, description="for the whole page, redirects included")
     path: str = Field("/metrics", pattern=r"^/[^?#\s]*$", description="where a target's URL names no path")
     max_body: ByteSize = Field(ByteSize(8 * 1024 * 1024), gt=0, description="also after decompression")
+    probe: ProbeSettings = ProbeSettings()
     auth: Credentials | None = None
     tls: TlsSettings = TlsSettings()
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
-        if self.timeout >= self.interval:
-            raise ValueError(
-                f"timeout ({duration_text(self.timeout)}) is not under interval "
-                f"({duration_text(self.interval)}): a slow target would cost its next turn"
-            )
+        check_timeout(self.timeout, self.interval, "target")
+        if self.probe.timeout is not None:
+            check_timeout(self.probe.timeout, self.interval, "health page")
         return self
 
 
+class KubernetesTargets(_Strict):
+    """Pods by their labels. The selector must not name a label that an ejection flips."""
+
+    selector: str = Field(min_length=1, max_length=1000, description="a label selector, as for kubectl -l")
+    namespace: str | None = Field(None, pattern=NAMESPACE, description="default: that of `kubernetes`")
+    port: int | str | None = Field(
+        None, description="number or name of the container port; default: `http`, else the first, else 8000"
+    )
+
+    @field_validator("port")
+    @classmethod
+    def _a_port(cls, port: int | str | None) -> int | str | None:
+        if isinstance(port, int) and not 0 < port < 65536:
+            raise ValueError(f"a port lies between 1 and 65535 (got {port})")
+        return port
+
+
 class TargetSettings(_Strict):
-    """The engines of one pool: `static` URLs, `file_sd` file patterns, or a `dns` name.
+    """The engines of one pool: `static` URLs, `file_sd` file patterns, a `dns` name, or `kubernetes` pods.
 
     `file_sd` files are Prometheus's: JSON or YAML lists of `targets` and `labels`; the labels
     `__scheme__` and `__metrics_path__` are obeyed, `pool` puts a target into another pool. `dns` is
@@ -69,6 +118,7 @@ class TargetSettings(_Strict):
     static: tuple[str, ...] | None = Field(None, min_length=1, description="URLs, or HOST:PORT")
     file_sd: tuple[str, ...] | None = Field(None, min_length=1, description="patterns of file names")
     dns: str | None = Field(None, description="NAME:PORT, or NAME for SRV")
+    kubernetes: KubernetesTargets | None = None
     record: Literal["A", "AAAA", "SRV"] = Field("A", description="A, AAAA or SRV")
     scheme: Literal["http", "https"] = Field("http", description="of targets written without one")
     engine: Literal["auto", "ollama"] = Field("auto", description="auto reads it off the page; or ollama")
@@ -92,7 +142,9 @@ class TargetSettings(_Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        _exactly_one("targets", static=self.static, file_sd=self.file_sd, dns=self.dns)
+        _exactly_one(
+            "targets", static=self.static, file_sd=self.file_sd, dns=self.dns, kubernetes=self.kubernetes
+        )
         if self.dns is None:
             if "record" in self.model_fields_set:
                 raise ValueError(f"record ({self.record}) is only for dns")

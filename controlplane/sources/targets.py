@@ -1,11 +1,11 @@
-"""Which engines there should be: static lists, discovery files and DNS, put together into one list.
+"""Which engines there should be: static lists, discovery files, DNS and pods, put together into one list.
 
 The list is stable: the same answers give the same targets with the same names in the same order, and a
 target keeps its name as long as it is there.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
 import msgspec
@@ -14,6 +14,7 @@ from controlplane.signals.decision import Event, Severity
 from controlplane.signals.samples import Target
 from controlplane.sources.dns_sd import RESOLVE_SECONDS, DnsName, Resolver, SystemResolver
 from controlplane.sources.file_sd import DiscoveryFiles
+from controlplane.sources.kubernetes_fleet import Cluster
 from controlplane.sources.last_good import Found, LastGood, Trouble
 from controlplane.sources.settings import ScrapeSettings, TargetSettings
 from controlplane.sources.urls import engine_url, host_and_port, shown
@@ -38,9 +39,18 @@ class _Oddity(msgspec.Struct, frozen=True):
 
 
 class _Pool:
-    """The places of one pool that are asked for targets."""
+    """The places of one pool that are asked for targets. `known` were its pods before our start."""
 
-    def __init__(self, settings: TargetSettings, scrape: ScrapeSettings, resolver: Resolver) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: TargetSettings,
+        scrape: ScrapeSettings,
+        resolver: Resolver,
+        *,
+        cluster: Cluster | None,
+        known: tuple[Found, ...],
+    ) -> None:
         self.engine = settings.engine
         path = settings.path(scrape)
         self._static = tuple(Found(engine_url(url, settings.scheme, path)) for url in settings.static or ())
@@ -54,9 +64,18 @@ class _Pool:
         )
         self._resolve_at = float("-inf")
         self._places: dict[str, LastGood] = {}
+        self._name = name
+        self._cluster = cluster if settings.kubernetes is not None else None
+        if self._cluster is not None:
+            place = self._cluster.place(name)
+            self._places[place] = LastGood(place, known)
 
     async def look(self, now: float, at: float) -> list[Event]:
         """Ask all places that are due at monotonic time `now`."""
+        if self._cluster is not None:
+            (pods,) = self._places.values()
+            found, sure = self._cluster.found(self._name)
+            return list(pods.take(found, now, at, sure=sure))
         answers: dict[str, tuple[Found, ...] | Trouble] = {}
         gone: set[str] = set()
         if self._files is not None:
@@ -93,11 +112,24 @@ class Discovery:
         pools: Mapping[str, TargetSettings],
         scrape: ScrapeSettings,
         resolver: Resolver | None = None,
+        *,
+        cluster: Cluster | None = None,
+        known: Iterable[Target] = (),
     ) -> None:
+        """`cluster` is needed where any pool is in it. `known` are targets from before our start: of them the
+        pods stay until the cluster has answered, because who starts while it is away must not lose them.
+        """
         self.targets: tuple[Target, ...] = ()
         self._looked = False
+        pods: dict[str, list[Found]] = {name: [] for name in pools}
+        for target in known:
+            if target.pod and target.pool in pods:
+                pods[target.pool].append(Found(target.url, pod=target.pod))
         self._pools = {
-            name: _Pool(settings, scrape, resolver or SystemResolver()) for name, settings in pools.items()
+            name: _Pool(
+                name, settings, scrape, resolver or SystemResolver(), cluster=cluster, known=tuple(pods[name])
+            )
+            for name, settings in pools.items()
         }
         self._told: frozenset[tuple[str, str]] = frozenset()
 
@@ -122,15 +154,14 @@ class Discovery:
         return Discovered(targets if changed else None, tuple(events))
 
     def _put_together(self) -> tuple[tuple[Target, ...], list[_Oddity]]:
-        homes: dict[
-            str, tuple[str, str]
-        ] = {}  # pool and engine by URL: in two pools its load would count twice
+        # Pool, engine and pod by URL: in two pools its load would count twice.
+        homes: dict[str, tuple[str, str, str]] = {}
         oddities: list[_Oddity] = []
         for name, pool in self._pools.items():
             oddities += pool.oddities()
             for found in pool.found():
                 wanted = found.pool or name
-                home, _ = homes.setdefault(found.url, (wanted, pool.engine))
+                home, *_ = homes.setdefault(found.url, (wanted, pool.engine, found.pod))
                 if home != wanted:
                     url = shown(found.url)
                     sentence = f"{url} is in the pools {home} and {wanted}: it counts in {home} only"
@@ -139,7 +170,8 @@ class Discovery:
             sentence = f"{len(homes)} targets were found, only the first {LIMIT} are watched"
             oddities.append(_Oddity("too-many-targets", "fleet", sentence))
         names = self._names(list(homes)[:LIMIT])
-        return tuple(Target(name, homes[url][0], url, homes[url][1]) for url, name in names.items()), oddities
+        targets = (Target(name, homes[url][0], url, *homes[url][1:]) for url, name in names.items())
+        return tuple(targets), oddities
 
     def _names(self, urls: list[str]) -> dict[str, str]:
         """A unique name for each URL: `host:port`, with more of the URL where several share that.
