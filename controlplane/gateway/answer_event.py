@@ -37,6 +37,7 @@ class Fact(msgspec.Struct, gc=False):
 
 DONE = Fact(ends=True)
 UNREADABLE = Fact()
+PIECE = Fact(1)
 
 
 class _Delta(msgspec.Struct):
@@ -137,7 +138,10 @@ def _of_choices(choices: list[_Choice], usage: msgspec.Raw) -> Fact:
         if choice.finish_reason is not None:
             finished += 1
             ends_badly = ends_badly or choice.finish_reason in _BROKEN_OFF
-    return Fact(pieces, finished, usage=_present(usage), error_status=500 if ends_badly else 0)
+    told = _present(usage)
+    if pieces == 1 and not finished and not told:  # the usual case, of each token
+        return PIECE
+    return Fact(pieces, finished, usage=told, error_status=500 if ends_badly else 0)
 
 
 def _of_others(event: _Event, data: bytes) -> Fact:
@@ -208,5 +212,7 @@ def _lenient(data: bytes) -> _Event | None:
 
 
 def _present(usage: msgspec.Raw) -> bytes:
+    if usage is _NOTHING:
+        return b""
     value = bytes(usage)
     return b"" if value == b"null" else value

@@ -294,8 +294,7 @@ class Exchange:
         attempt, reply = self._attempt, self._reply
         if attempt is not None and attempt.is_between_events:
             reply.send(wire.error_event(self._endpoint, message, code))
-            reply.request.keep_alive = False
-            reply.end()
+            reply.end_broken()
         else:
             reply.cut()
 

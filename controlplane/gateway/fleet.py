@@ -32,6 +32,7 @@ class _Known:
         "answered_at",
         "cards",
         "draining_since",
+        "engine",
         "kv_tokens",
         "name",
         "order",
@@ -52,6 +53,7 @@ class _Known:
         self.ready_since: float | None = None
         self.cards: tuple[ModelCard, ...] = ()
         self.kv_tokens: int | None = None
+        self.engine = "auto"
         self.order: ReplicaOrder | None = None
         self.draining_since: float | None = None
 
@@ -77,9 +79,11 @@ class Fleet:
 
     def set_targets(self, targets: Iterable[Target], now: float) -> None:
         """Alone: our own discovery has found these."""
-        self._keep({target.name: (target.pool, target.url) for target in targets}, now)
-        for known in self._known.values():
+        found = {target.name: target for target in targets}
+        self._keep({name: (target.pool, target.url) for name, target in found.items()}, now)
+        for name, known in self._known.items():
             known.order = None
+            known.engine = found[name].engine
 
     def obey(self, orders: Iterable[ReplicaOrder], now: float) -> None:
         """Steered: these there are. Times in them must be of our clock already."""
@@ -88,6 +92,7 @@ class Fleet:
         for order in orders:
             known = self._known[order.name]
             known.order = order
+            known.kv_tokens = order.kv_tokens or known.kv_tokens  # holds when nobody steers any more
             if order.rotation != Rotation.DRAINING:
                 known.draining_since = None
             elif known.draining_since is None:
@@ -163,6 +168,12 @@ class Fleet:
         pools = {known.pool for known in self._known.values()}
         empty = {pool: cards for pool, cards in self._had.items() if pool not in pools}
         return merged(served, empty, allowed)
+
+    def targets(self) -> tuple[Target, ...]:
+        """Where all of them are, by orders or by our own discovery."""
+        return tuple(
+            Target(known.name, known.pool, known.url, known.engine) for known in self._known.values()
+        )
 
     def to_look_at(self) -> list[Where]:
         return [Where(known.name, known.url) for known in self._known.values()]

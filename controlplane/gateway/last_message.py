@@ -1,9 +1,9 @@
 """The last control message, kept on disk, so that a gateway that starts again knows what it was told."""
 
 import logging
-import os
 from pathlib import Path
 
+from controlplane.durable import replace_file
 from controlplane.signals.control import ControlMessage, UnreadableError, read_message
 
 _LARGEST_BYTES = 64 << 20
@@ -30,9 +30,4 @@ def load(path: Path) -> ControlMessage | None:
 def keep(path: Path, body: bytes) -> None:
     """Replace the kept message, whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    replace_file(path, body, 0o666)

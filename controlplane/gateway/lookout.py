@@ -1,28 +1,32 @@
 """Looks at engines: what they serve, always; and alone also where they are and how loaded they are.
 
 `/v1/models` of each replica is asked every LOOK_SECONDS, of one that has not answered yet more often. While
-the daemon steers, discovery and scrapes are its business; when its messages lapse they begin here.
+the daemon steers, discovery is its business, and so are scrapes as long as it tells the limits of all
+replicas; when its messages lapse both begin here.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
 from controlplane.gateway.admission.replica import ReplicaReading
 from controlplane.gateway.fleet import Fleet, Where
 from controlplane.gateway.model_list import read_cards
+from controlplane.gateway.own_discovery import OwnDiscovery
 from controlplane.signals.decision import Event, Severity
-from controlplane.signals.samples import Scrape
+from controlplane.signals.samples import Scrape, ScrapeFailure, Target
 from controlplane.sources import catalog
 from controlplane.sources.fetch import Client, Errand, Failed
+from controlplane.sources.kubernetes_settings import KubernetesSettings
 from controlplane.sources.pages import Pages
-from controlplane.sources.poller import CALLS_PER_INTERVAL, Poller
+from controlplane.sources.poller import Poller
+from controlplane.sources.rounds import CALLS_PER_INTERVAL
 from controlplane.sources.secrets import Credentials
 from controlplane.sources.settings import ScrapeSettings, TargetSettings, TlsSettings
-from controlplane.sources.targets import Discovery
 
 LOOK_SECONDS = 30.0
 _FIRST_LOOK_SECONDS = 2.0
@@ -30,6 +34,7 @@ _TIMEOUT_SECONDS = 5.0
 _MAX_MODELS_BYTES = 4 << 20
 _DISCOVER_SECONDS = 5.0
 _AT_ONCE = 64
+_MOST_PAGES = 10_000  # that wait for the law, which takes them every second
 _log = logging.getLogger(__name__)
 
 Told = Callable[[list[ReplicaReading]], None]
@@ -49,6 +54,7 @@ class Lookout:
         *,
         changed: Callable[[], None],
         told: Told,
+        kubernetes: KubernetesSettings | None = None,
     ) -> None:
         self._fleet = fleet
         self._changed = changed
@@ -57,11 +63,20 @@ class Lookout:
         self._client = Client()
         self._errand = Errand("application/json", _TIMEOUT_SECONDS, _MAX_MODELS_BYTES, auth=auth, tls=tls)
         self._poller = Poller(scrape, self._client.get, Pages(catalog.tick(), scrape.max_body).reader_for)
-        self._discovery = Discovery(pools, scrape)
+        self._discovery = OwnDiscovery(pools, scrape, kubernetes)
         self._look_at: dict[str, float] = {}
         self._look_now = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._scraped: tuple[Target, ...] = ()
+        self._pages: deque[Scrape | ScrapeFailure] = deque(maxlen=_MOST_PAGES)
         self.is_alone = True
+        self.scrapes = True
+
+    def take_pages(self) -> tuple[Scrape | ScrapeFailure, ...]:
+        """What was scraped since the last call, failures included."""
+        pages = tuple(self._pages)
+        self._pages.clear()
+        return pages
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -73,25 +88,33 @@ class Lookout:
                     tasks.create_task(self._look())
             finally:
                 await self._poller.close()
+                await self._discovery.rest()
 
     async def _discover(self) -> None:
         while True:
             if self.is_alone:
-                found = await self._discovery.look(time.monotonic(), time.time())
-                _tell(found.events)
-                if self.is_alone:  # still, after the wait
-                    self._fleet.set_targets(self._discovery.targets, self._loop.time())
-                    self._poller.set_targets(self._discovery.targets, time.monotonic())
+                targets, events = await self._discovery.look(self._fleet.targets())
+                _tell(events)
+                if self.is_alone and targets is not None:  # still, after the wait
+                    self._fleet.set_targets(targets, self._loop.time())
                     self._changed()
                     self._look_now.set()
+            else:
+                await self._discovery.rest()
             await asyncio.sleep(_DISCOVER_SECONDS)
 
     async def _scrape(self) -> None:
         while True:
-            if self.is_alone:
+            if self.scrapes:
+                targets = self._fleet.targets()
+                if targets != self._scraped:
+                    self._scraped = targets
+                    self._poller.set_targets(targets, time.monotonic())
                 self._poller.poll_due(time.monotonic())
             readings = []
             for result in self._poller.take():
+                if self.scrapes:
+                    self._pages.append(result)
                 if isinstance(result, Scrape):
                     at = result.at - time.time() + self._loop.time()
                     reading = self._fleet.took_scrape(result, at)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from prometheus_client.utils import floatToGoString
 
+from controlplane.gateway.admission.request import ServiceClass
 from controlplane.gateway.admission.status import Status
 from controlplane.gateway.record import End, Record
 from controlplane.signals.gateway_registry import LARGEST, METRICS, SECONDS
@@ -64,6 +65,8 @@ class Metrics:
                 self._count(f"{name}_requests_total", pool, by=getattr(window, name))
             self._count("tokens_total", pool, by=window.tokens)
             self._count("good_tokens_total", pool, by=window.good_tokens)
+            for reason, count in window.shed.items():
+                self._count("shed_requests_total", pool, str(reason), by=count)
             for reason, count in window.would_shed.items():
                 self._count("would_refuse_requests_total", pool, str(reason), by=count)
             for tenant, tokens in window.tokens_by_tenant.items():
@@ -107,17 +110,22 @@ def _add_status(sheet: Sheet, status: Status) -> None:
     for kind, count in status.counts.items():
         if kind in ("retries", "retries_refused", "resends"):
             put("retries_total", count, {"resends": "stale_connection"}.get(kind, kind))
+    put("spilled_requests_total", status.counts["spilled"])
     for line in status.lines:
         put("queued_requests", line.requests, line.pool)
         put("queued_tokens", line.tokens, line.pool)
-        for rank, overloaded in enumerate(line.overloaded):
-            put("queue_overloaded", float(overloaded), line.pool, ("interactive", "agent", "batch")[rank])
+        for rank, service_class in enumerate(ServiceClass):
+            where = line.pool, service_class.value
+            put("queue_overloaded", float(line.overloaded[rank]), *where)
+            put("queue_cap_requests", line.cap_requests[rank], *where)
+            put("queue_cap_tokens", line.cap_tokens[rank], *where)
     for name, replica in status.replicas.items():
         where = replica.pool, name
         put("replica_in_flight_sequences", replica.open_sequences, *where)
         put("replica_limit_sequences", replica.limit, *where)
         put("replica_reserved_tokens", replica.reserved_tokens, *where)
         put("replica_budget_tokens", replica.budget_tokens, *where)
+        put("replica_extensions_total", replica.extensions, *where)
         put("replica_grown_tokens", replica.grown_tokens, *where)
         put("replica_foreign_tokens", replica.foreign_tokens, *where)
         put("replica_breaker", 1, *where, replica.breaker.value)

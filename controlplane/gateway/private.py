@@ -11,15 +11,15 @@ All of /control needs the token; without one configured it is shut.
 
 from __future__ import annotations
 
-import hmac
 import math
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import msgspec
 
+from controlplane.gateway.admission.steering import Judgement
 from controlplane.gateway.inbound import JSON, Answer, Reply, Request, refuse
-from controlplane.gateway.steering import Judgement
+from controlplane.same_secret import same_secret
 from controlplane.signals.control import UnreadableError
 
 if TYPE_CHECKING:
@@ -88,4 +88,4 @@ class Private:
 def bearer_is(request: Request, token: str) -> bool:
     """Whether a request shows this token."""
     scheme, _, shown = (request.header(b"authorization") or b"").partition(b" ")
-    return scheme.lower() == b"bearer" and hmac.compare_digest(shown.strip(), token.encode())
+    return scheme.lower() == b"bearer" and same_secret(shown.strip(), token.encode())

@@ -91,6 +91,44 @@ class UpstreamSettings(_Strict):
     pass_client_key: bool = Field(False, description="send the client's own key on to the engine")
 
 
+class RedisSettings(_Strict):
+    """Where gateways share the counters of fairness and the tenants' quotas: Redis from 6.2 on, or Valkey.
+
+    Requests never wait for it. Without it, or while it is away, each gateway counts for itself.
+    """
+
+    address: str = Field(description="HOST:PORT")
+    database: int = Field(0, ge=0, le=65535)
+    username: str | None = None
+    password: Secret | None = None
+    tls: TlsSettings | None = Field(None, description="{} for TLS with the system's authorities")
+    namespace: str = Field(
+        "controlplane", pattern=r"^[A-Za-z0-9_.:-]{1,64}$", description="the same for all that share"
+    )
+    interval: Duration = Field(0.25, ge=0.05, le=5, description="from one exchange to the next")
+    timeout: Duration = Field(1.0, gt=0, le=10, description="of connecting and of an exchange")
+
+    @field_validator("address")
+    @classmethod
+    def _address(cls, address: str) -> str:
+        host_and_port(address)
+        return address
+
+    @model_validator(mode="after")
+    def _login(self) -> Self:
+        if self.username is not None and self.password is None:
+            raise ValueError(f"username ({self.username}) needs a password")
+        if self.tls is not None and self.tls.server_name is not None:
+            name = self.tls.server_name
+            raise ValueError(f"tls.server_name ({name}) cannot be set here: the address has to be that name")
+        return self
+
+    @property
+    def lease_seconds(self) -> float:
+        """A gateway that has exchanged nothing for so long counts as gone, and takes itself to be alone."""
+        return 4 * (self.interval + self.timeout)
+
+
 class DrainSettings(_Strict):
     """A stop: not ready at once, refusing after `settle`, cutting what still runs at `deadline`."""
 
@@ -116,6 +154,7 @@ class GatewayProcessSettings(_Strict):
     control: ControlSettings = ControlSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     drain: DrainSettings = DrainSettings()
+    redis: RedisSettings | None = None
     admission: AdmissionSettings = AdmissionSettings()
     output: OutputSettings = OutputSettings()
     tenants: dict[str, Tenant] = {}
@@ -148,6 +187,13 @@ class GatewayProcessSettings(_Strict):
                 if known.setdefault(key, name) != name:
                     raise ValueError(f"tenants {known[key]} and {name} have the same key ({key[:8]}...)")
         return self
+
+    @property
+    def doubts(self) -> list[str]:
+        """What can be meant, but hardly is: a sentence each."""
+        if self.tenants and not any(tenant.keys for tenant in self.tenants.values()):
+            return ["gateway.tenants have no keys: everybody is let in, as the tenant `anybody`"]
+        return []
 
     @property
     def whole_admission(self) -> AdmissionSettings:

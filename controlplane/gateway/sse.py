@@ -33,12 +33,29 @@ class Events:
         Where a piece ends between the CR and the LF of a blank line, the LF counts to the event before it
         (see `starts_with_rest`).
         """
-        usual = not (self._line or self._data or self._after_cr or self._overlong) and self._mark is None
-        if usual and piece.endswith(b"\n\n") and b"\r" not in piece:
+        if self._is_at_start and piece.endswith(b"\n\n") and b"\r" not in piece:
             events = _whole_events(piece)
             if events is not None:
                 return events
         return self._walk(piece)
+
+    def only(self, piece: bytes) -> bytes | None:
+        """The data of a piece that is one whole event of one line, as engines send them; None of any other,
+        which is to be fed."""
+        if (
+            piece.startswith(b"data: ")
+            and piece.find(b"\n") == len(piece) - 2
+            and piece.endswith(b"\n")
+            and self._is_at_start
+            and b"\r" not in piece
+        ):
+            return piece[6:-2]
+        return None
+
+    @property
+    def _is_at_start(self) -> bool:
+        """Whether nothing of what has come so far matters for what comes."""
+        return not (self._line or self._data or self._after_cr or self._overlong) and self._mark is None
 
     def starts_with_rest(self, piece: bytes) -> bool:
         """Whether the next piece begins with the LF of a line end whose CR came with the piece before."""

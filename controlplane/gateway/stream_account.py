@@ -91,6 +91,10 @@ class StreamAccount:
         self._last_was_cut = False
 
     def feed(self, piece: bytes) -> bytes:
+        only = None if self._held else self._events.only(piece)
+        if only is not None:  # the usual case, and this is done for each token
+            fact = self._take(only)
+            return piece if not self._cuts_usage else self._without_usage(piece, fact)
         if self._cuts_usage:
             return self._feed_and_cut(piece)
         for data, _ in self._events.feed(piece):
@@ -157,15 +161,18 @@ class StreamAccount:
         for (_, end), fact in zip(events, facts, strict=True):
             event = self._held + piece[start:end]
             start, self._held = end, b""
-            self._last_was_cut = fact is not None and fact.bare
-            if fact is None or not fact.usage:
-                out.append(event)
-            elif not fact.bare:
-                out.append(without_usage(event, fact.usage))
+            out.append(self._without_usage(event, fact))
         self._held += piece[start:]
         if len(self._held) > LARGEST_EVENT_BYTES:
             out.append(self.close())
         return b"".join(out)
+
+    def _without_usage(self, event: bytes, fact: Fact | None) -> bytes:
+        """What of an event goes to a client that did not ask for usage."""
+        self._last_was_cut = fact is not None and fact.bare
+        if fact is None or not fact.usage:
+            return event
+        return b"" if fact.bare else without_usage(event, fact.usage)
 
 
 class JsonAccount:

@@ -20,11 +20,19 @@ class ToldWindows:
     def __init__(self) -> None:
         self._windows: list[OutcomeWindow] = []  # in the order of their ends
 
-    def add(self, windows: Iterable[OutcomeWindow], unix_offset: float) -> list[OutcomeWindow]:
-        """Windows that are over; `unix_offset` makes Unix times of theirs. Returns them with those."""
+    def add(
+        self, windows: Iterable[OutcomeWindow], unix_offset: float, *, is_alone: bool = False
+    ) -> list[OutcomeWindow]:
+        """Windows that are over; `unix_offset` makes Unix times of theirs. Returns them with those.
+
+        `is_alone` says whether nobody steered us meanwhile.
+        """
         new = [
             msgspec.structs.replace(
-                window, start=round(window.start + unix_offset, 3), end=round(window.end + unix_offset, 3)
+                window,
+                start=round(window.start + unix_offset, 3),
+                end=round(window.end + unix_offset, 3),
+                is_alone=is_alone,
             )
             for window in windows
         ]

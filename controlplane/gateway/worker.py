@@ -13,7 +13,7 @@ import resource
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,34 @@ import msgspec
 from controlplane.gateway import ask, last_message
 from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.prompt_size import Tokenizer
-from controlplane.gateway.admission.replica import ReplicaSpec
-from controlplane.gateway.admission.settings import AdmissionSettings, TenantSettings
-from controlplane.gateway.admission.shares import Grant
+from controlplane.gateway.admission.quota import Quotas
+from controlplane.gateway.admission.settings import AdmissionSettings
+from controlplane.gateway.admission.steering import Judgement, Steering
 from controlplane.gateway.admission.tokenize_call import TokenizeCall
 from controlplane.gateway.door import Door
 from controlplane.gateway.fleet import Fleet
-from controlplane.gateway.inbound import JSON, Answer, Header, Limits, Request, Server, listen, refuse
+from controlplane.gateway.inbound import JSON, Answer, Header, Limits, Request, Server, refuse
 from controlplane.gateway.keyring import KEY_HEADERS, Keyring
+from controlplane.gateway.listening import PROTOCOLS, listen
 from controlplane.gateway.lookout import Lookout
 from controlplane.gateway.metrics import CONTENT_TYPE, Metrics, Sheet, merged, page
 from controlplane.gateway.outbound import Origin, Pool, UnreachableError
+from controlplane.gateway.own_law import OwnLaw
 from controlplane.gateway.private import Private, bearer_is
 from controlplane.gateway.public import Public
+from controlplane.gateway.redis_store import RedisStore
 from controlplane.gateway.settings import ANYBODY, GatewayProcessSettings, InboundTls, Tenant, host_and_port
 from controlplane.gateway.siblings import Siblings
 from controlplane.gateway.sizing import Sizer
-from controlplane.gateway.steering import Judgement, Steering
 from controlplane.gateway.surroundings import Surroundings
+from controlplane.gateway.tenant_sync import TenantSync, instance_of
 from controlplane.gateway.told_windows import ToldWindows
 from controlplane.gateway.wire import unwanted_by_engines
-from controlplane.signals.control import ControlMessage, UnreadableError, read_message
+from controlplane.policy.settings import PolicySettings
+from controlplane.server_certificate import ServerCertificate
+from controlplane.signals.control import ControlMessage, Grant, UnreadableError, read_message
 from controlplane.signals.samples import OutcomeWindow
+from controlplane.sources.kubernetes_settings import KubernetesSettings
 from controlplane.sources.secrets import SecretError
 from controlplane.sources.settings import ScrapeSettings, TargetSettings
 from controlplane.sources.tls import TlsContexts, TlsError
@@ -60,7 +66,8 @@ class StartError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process is made from. `worker` of `workers`; `folder` is for their sockets."""
+    """What a process is made from. `worker` of `workers`; `folder` is for their sockets; `policy` has the
+    laws that limit replicas while nobody else does, `kubernetes` is where pools are in a cluster."""
 
     settings: GatewayProcessSettings
     pools: Mapping[str, TargetSettings]
@@ -69,6 +76,8 @@ class Setup:
     worker: int = 0
     workers: int = 1
     folder: Path | None = None
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    kubernetes: KubernetesSettings | None = None
 
 
 class Worker:
@@ -90,15 +99,18 @@ class Worker:
         self._tls = TlsContexts()
         self._credentials: tuple[float, list[Header]] = (-_CREDENTIALS_SECONDS, [])
         self._windows = ToldWindows()
+        self._law = OwnLaw(setup.policy)
+        self._unseen: list[OutcomeWindow] = []  # by our own law
         self.siblings = Siblings(setup.folder, setup.worker, setup.workers)
 
-        admission = Admission(part_of(settings.whole_admission, setup.workers), gateway=self.name, now=now)
+        whole = settings.whole_admission
+        quotas = Quotas(whole.tenant, part=1 / setup.workers)
+        admission = Admission(part_of(whole, setup.workers), gateway=self.name, now=now, quotas=quotas)
         if settings.admission.standing_share == 1.0 and setup.workers > 1:
             # The workers share with each other only, and their parts are fixed: there is nobody to wait for.
             admission.take_grant(Grant(self.name, 0.0, now, 0, 0), now)
         self.admission = admission
         self.fleet = Fleet(now)
-        self._specs: list[ReplicaSpec] = []  # that admission was told last
         self.steering = Steering(admission, self.fleet, self.name, settings.admission.mode, 1 / setup.workers)
         self.lookout = Lookout(
             self.fleet,
@@ -108,6 +120,7 @@ class Worker:
             settings.upstream.tls,
             changed=self._replicas_changed,
             told=lambda readings: admission.set_readings(readings, self._loop.time()),
+            kubernetes=setup.kubernetes,
         )
         upstream = settings.upstream
         withheld: frozenset[bytes] = frozenset() if upstream.pass_client_key else KEY_HEADERS
@@ -136,6 +149,10 @@ class Worker:
         public = Public(self.around, self)
         self.server = Server(public.judge, public.handle, Limits(body_bytes=int(settings.most_body)))
         private = Private(self)
+        self.tenant_sync: TenantSync | None = None
+        if settings.redis is not None:
+            store = functools.partial(RedisStore, settings.redis)
+            self.tenant_sync = TenantSync(settings.redis, admission, instance_of(self.name), store)
         self._control_server = Server(private.judge, private.handle, Limits(body_bytes=64 << 20))
 
     async def start(self) -> None:
@@ -150,9 +167,15 @@ class Worker:
         ]
         if settings.heartbeat:
             self._tasks.append(asyncio.create_task(self._beat()))
+        if self.tenant_sync is not None:
+            self._tasks.append(asyncio.create_task(self.tenant_sync.run()))
         await self.siblings.listen(self._answer_sibling)
         shared = setup.workers > 1
-        tls = None if settings.tls is None else _server_tls(settings.tls)
+        tls = None
+        if settings.tls is not None:
+            certificate = _certificate(settings.tls)
+            tls = certificate.context
+            self._tasks.append(asyncio.create_task(certificate.keep_renewing()))
         for server, address, context in (
             (self._control_server, settings.control.listen, None),
             (self.server, settings.listen, tls),
@@ -233,14 +256,11 @@ class Worker:
 
     def state(self) -> dict[str, object]:
         """What this worker was told and how it stands."""
-        message = self.steering.message
         return {
-            "gateway": self.name,
-            "alone": self.steering.is_alone,
-            "term": None if message is None else message.term,
-            "version": None if message is None else message.version,
-            "expires_at": None if message is None else message.expires_at,
-            "standing_share": self._settings.admission.standing_share,
+            **msgspec.structs.asdict(
+                self.steering.state(self._settings.name, self._settings.admission.standing_share)
+            ),
+            "worker": self.name,
             "grant": self.admission.share.grant,
             "status": self.admission.status(self._loop.time()),
         }
@@ -251,7 +271,6 @@ class Worker:
         judgement = self.steering.take(message, self._loop.time(), time.time())
         self.lookout.is_alone = self.steering.is_alone
         if judgement is Judgement.TAKEN:
-            self._specs = self.fleet.specs(self._loop.time())
             self.around.door.poll_soon()
         return judgement
 
@@ -269,17 +288,16 @@ class Worker:
         return None
 
     def _replicas_changed(self) -> None:
-        now = self._loop.time()
-        specs = self.fleet.specs(now)
-        if specs != self._specs:
-            self._specs = specs
-            self.admission.set_replicas(specs, now)
+        if self.steering.look_at_replicas(self._loop.time()):
             self.around.door.poll_soon()
 
     def _collect(self) -> None:
         """Take the windows that are over."""
         now = self._loop.time()
-        new = self._windows.add(self.admission.windows(now), time.time() - now)
+        alone = self.steering.is_alone
+        new = self._windows.add(self.admission.windows(now), time.time() - now, is_alone=alone)
+        if self.steering.finds_limits:
+            self._unseen += new
         self.around.metrics.add_windows(new)
 
     async def _every_second(self) -> None:
@@ -291,10 +309,33 @@ class Worker:
             self.around.pool.sweep(now)
             self._collect()
             if self.steering.look(now, time.time()):
-                _log.warning("the control messages have lapsed: own discovery, limits as they were")
+                _log.warning("the control messages have lapsed: own discovery, and own law on the limits")
                 self.lookout.is_alone = True
             self._replicas_changed()
+            self._look_at_limits(now)
+            self.lookout.scrapes = self.steering.finds_limits
             self._cut_drained(now)
+
+    def _look_at_limits(self, now: float) -> None:
+        """Move the limits that nobody tells us."""
+        finds, windows = self.steering.finds_limits, self._unseen
+        self._unseen = []
+        if finds:
+            whole = self.admission.whole_view(windows)
+            if not whole:  # they tell which limits to go on from
+                return
+            pages = self.lookout.take_pages()
+            try:
+                found = self._law.look(self.fleet.targets(), pages, whole, time.time())
+            except Exception:  # whatever a page does to it, requests go on, and so do the limits
+                _log.exception("our own law failed: it begins anew")
+                self._law.forget()
+                return
+            self.steering.set_own_limits(found.limits, found.overcommit, now)
+            self.around.door.poll_soon()
+        elif self.lookout.scrapes:
+            self._law.forget()
+            self.lookout.take_pages()
 
     async def _beat(self) -> None:
         silence = self._settings.heartbeat
@@ -364,8 +405,11 @@ class Worker:
             "engine_connections": float(pool.open),
             "engine_connects_total": float(pool.connected),
             "engine_reuses_total": float(pool.reused),
+            "alone": float(self.steering.is_alone),
             "limit_files": float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         }
+        if self.tenant_sync is not None:
+            process |= self.tenant_sync.figures()
         if message is not None:
             process["control_age_seconds"] = unix - self.steering.taken_at
             process["control_term"] = float(message.term)
@@ -403,25 +447,8 @@ class Worker:
 
 
 def part_of(settings: AdmissionSettings, workers: int) -> AdmissionSettings:
-    """What one of several workers admits by: its part of every replica and of every tenant's quota."""
-    if workers == 1:
-        return settings
-    share = functools.partial(_part_of_tenant, workers=workers)
-    return settings.model_copy(
-        update={
-            "standing_share": settings.standing_share / workers,
-            "tenants": {name: share(tenant) for name, tenant in settings.tenants.items()},
-            "other_tenants": share(settings.other_tenants),
-        }
-    )
-
-
-def _part_of_tenant(tenant: TenantSettings, workers: int) -> TenantSettings:
-    def part(number: int | None) -> int | None:
-        return None if number is None else max(1, -(-number // workers))
-
-    update = {"tokens_per_minute": part(tenant.tokens_per_minute), "sequences": part(tenant.sequences)}
-    return tenant.model_copy(update=update)
+    """What one of several workers admits by: its part of every replica."""
+    return settings.model_copy(update={"standing_share": settings.standing_share / workers})
 
 
 def files_needed(most_streams: int) -> int:
@@ -434,14 +461,14 @@ def _sheet_from(packed: Any) -> Sheet:
     return {name: {tuple(labels): value for labels, value in samples} for name, samples in packed}
 
 
-def _server_tls(tls: InboundTls) -> ssl.SSLContext:
+def _certificate(tls: InboundTls) -> ServerCertificate:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(PROTOCOLS)
     try:
-        # With no password given, OpenSSL would ask the terminal for the one of an encrypted key.
-        context.load_cert_chain(tls.cert_file, tls.key_file, password="")
+        certificate = ServerCertificate(context, tls.cert_file, tls.key_file)
         if tls.client_ca_file is not None:
             context.load_verify_locations(tls.client_ca_file)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:
         raise StartError(f"cert_file {tls.cert_file} with key_file {tls.key_file}: {error}") from None
-    return context
+    return certificate

@@ -17,38 +17,41 @@ Observe mode runs all of this, queue and deadlines included, on requests that we
 queued runs already; it gets its reservation when it would have been let in, and keeps it from then for as
 long as it really ran, so that the books are those of a gateway that enforces. What is refused runs without
 one (a *shadow*), and `would_shed` counts it. Only what nobody can serve (no such model, no replica) is
-refused. On engines that are overrun requests run longer than they would if we enforced, so `would_shed` says
-too much there, by up to a factor of two.
+refused. On engines that are overrun requests run longer than they would if we enforced: there the books go by
+the pace of a full engine (`pace.py`), and the share that would be served is right to within about a tenth.
 """
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from controlplane.gateway.admission import grounds
+from controlplane.gateway.admission import goodness, grounds
 from controlplane.gateway.admission.fairness import VirtualTokenCounters
-from controlplane.gateway.admission.line import RANKS, Line
+from controlplane.gateway.admission.ghosts import Ghosts
+from controlplane.gateway.admission.line import Line
 from controlplane.gateway.admission.outcomes import Outcomes, PoolTally
 from controlplane.gateway.admission.queue import Queue
 from controlplane.gateway.admission.quota import Quotas
-from controlplane.gateway.admission.refusal import Refusal
+from controlplane.gateway.admission.refusal import Refusal, RefusalReason
 from controlplane.gateway.admission.replica import Replica, ReplicaReading, ReplicaSpec
-from controlplane.gateway.admission.request import RANK, Fault, Request
+from controlplane.gateway.admission.request import RANKS, Fault, Request
 from controlplane.gateway.admission.retries import RetryBudget
 from controlplane.gateway.admission.routing import Routes
 from controlplane.gateway.admission.settings import AdmissionSettings
-from controlplane.gateway.admission.shares import Grant, Share
 from controlplane.gateway.admission.status import Status, line_status, replica_status
 from controlplane.gateway.admission.ticket import NOWHERE, Ticket
 from controlplane.gateway.admission.usage import Usage
 from controlplane.gateway.admission.verdict import Admitted, Queued, Refused, Verdict
+from controlplane.gateway.admission.whole_view import whole_view
+from controlplane.policy.shares import Share
+from controlplane.signals.control import Grant
 from controlplane.signals.decision import Mode
 from controlplane.signals.samples import OutcomeWindow
 
 _UPKEEP_SECONDS = 1.0
 _POLL_SECONDS = 0.1  # while something is queued: time alone opens breakers, grows replicas, ends waits
 _NO_END = 1 << 60
-_MICROSECOND = 1e-6  # times are differences of floats
+_MOST_TURNS = 16  # of an engine with its own tools in one answer (/v1/responses): usage is their sum
+_FOR_LOAD = frozenset({RefusalReason.QUEUE_FULL, RefusalReason.KV_RESERVATION_FULL})
 
 
 class Admission:
@@ -59,19 +62,19 @@ class Admission:
     ) -> None:
         self.mode = settings.mode
         self._settings = settings
+        self._input_weight, self._output_weight = settings.input_weight, settings.output_weight
         self.quotas = quotas or Quotas(settings.tenant)
         self.counters = VirtualTokenCounters(lambda tenant: settings.tenant(tenant).weight)
         self._routes = Routes(settings)
         self._queue = Queue(settings.queue, self.counters)
         self._retries = RetryBudget(settings.retries)
-        self._outcomes = Outcomes(gateway, now)
+        self._outcomes = Outcomes(gateway, now, settings.interactive.ttft)
         self.share = Share(settings.standing_share, now=now)
         self._held = self.share.held(now)
         self._ceilings = tuple(1.0 - settings.queue.hold_back * rank / (RANKS - 1) for rank in range(RANKS))
         self._tickets = 0
         self._freed: dict[Replica, None] = {}  # got room since the last poll
-        # Ended, and holding what they would still hold: until when.
-        self._ghosts: list[tuple[float, int, Ticket]] = []
+        self._ghosts = Ghosts()
         self._unsent = 0  # of the queued
         self._upkeep_at = now
         self._look_at_all_at = now
@@ -83,6 +86,9 @@ class Admission:
         """All replicas of this model. What runs on one that is gone or out of rotation goes on."""
         before = self._routes.replicas
         self._routes.set_replicas(specs, self._held)
+        for replica in self._routes.replicas.values():
+            self._outcomes.pool(replica.spec.pool)  # told of from now on, whatever happens there
+        self._outcomes.parted = self._routes.parted
         self._freed.update(dict.fromkeys(before.values()))  # claims on those that are gone are given up
         self._free_all()
 
@@ -92,6 +98,11 @@ class Admission:
             replica.limit = limits.get(name, replica.limit)
             replica.overcommit = overcommit.get(name, replica.overcommit)
             replica.divide(self._held)
+        self._outcomes.limits = {
+            name: replica.limit
+            for name, replica in self._routes.replicas.items()
+            if replica.limit is not None
+        }
         self._free_all()
 
     def set_readings(self, readings: Iterable[ReplicaReading], now: float) -> None:
@@ -105,6 +116,7 @@ class Admission:
     def set_boundary(self, tokens: int) -> None:
         """Requests up to so many tokens go to the short pool; those that are queued stay where they are."""
         self._routes.set_boundary(tokens)
+        self._outcomes.parted = self._routes.parted
 
     def take_grant(self, grant: Grant, now: float) -> bool:
         """A share of all replicas was granted; False for one that is not newer than the one that is known."""
@@ -139,6 +151,7 @@ class Admission:
         refusal = refusal or grounds.wrong(ticket) or self._take_quota(ticket, now)
         if refusal is not None:
             return self._refuse(ticket, refusal, now)
+        self._outcomes.pool(line.pool).ask(ticket.tokens)
         replica = None
         if not self._queue.requests:
             self._freed.clear()  # nobody waits for it
@@ -146,7 +159,7 @@ class Admission:
             replica = self._routes.choose(ticket, now, self._ceilings[ticket.rank])
             ticket.tried = True
         if replica is not None:
-            self.counters.passes(account)
+            self.counters.passes(account, ticket.rank, line.credit)
             line.rate.served(now, ticket.tokens)
             return self._admit(ticket, replica, now)
         self._queue.set_start_by(ticket, now)
@@ -165,8 +178,7 @@ class Admission:
         verdicts: list[Admitted | Refused] = []
         if self._waits_unsent():
             self._let_go(now, verdicts)
-        if self._ghosts:
-            self._lay_ghosts(now)
+        self._lay_ghosts(now)
         if self._queue.requests:
             for ticket in self._queue.pass_time(now):
                 self._drop(ticket, now, verdicts)
@@ -182,7 +194,7 @@ class Admission:
         if self._waits_unsent():
             return now
         at = now + _POLL_SECONDS if self._queue.requests else inf
-        return min(at, self._ghosts[0][0]) if self._ghosts else at
+        return min(at, self._ghosts.next_at)
 
     def first_token(self, ticket: Ticket, now: float) -> None:
         """The answer has begun."""
@@ -192,6 +204,7 @@ class Admission:
         ticket.first_token_at = ticket.last_token_at = now
         seconds = now - ticket.sent_at
         ticket.tally.first_tokens.append(seconds)
+        ticket.tally.awaited.pop(ticket.id, None)
         ticket.line.engine_part.add(now, seconds)
         ticket.replica.breaker.first_byte(ticket.breaker_number, now)
 
@@ -217,7 +230,7 @@ class Admission:
             assert ticket.reserved_at is not None
             ticket.reserved_at.ledger.extend(reservation, used)
         if request.streams:
-            charge = count * self._settings.output_weight
+            charge = count * self._output_weight
             ticket.account.charge(charge)
             ticket.charged += charge
 
@@ -231,19 +244,22 @@ class Admission:
         replica = ticket.replica
         if ticket.has_ended or replica is None:
             return
-        request = ticket.request
         if usage is None:
-            usage = Usage(request.prompt_tokens, ticket.output_tokens)
+            usage = Usage(ticket.request.prompt_tokens, ticket.output_tokens)
+        # An engine that tells nonsense must not put its tenant in debt for years.
+        usage = usage.at_most(_MOST_TURNS * ticket.request.sequences * ticket.line.longest_tokens)
         replica.breaker.succeeded(ticket.breaker_number, now)
         self._retries.succeeded(now)
         tally, pool = ticket.tally, self._end(ticket, now, usage, lingers=self.mode is Mode.OBSERVE)
         if cached_tokens and not ticket.shadow:
-            ticket.account.charge(-min(cached_tokens, usage.prompt_tokens) * self._settings.input_weight)
-        tally.finished += 1
-        tally.output_tokens += usage.completion_tokens
-        tally.token_steps += usage.completion_tokens * (usage.prompt_tokens + usage.completion_tokens / 2)
+            ticket.account.charge(-min(cached_tokens, usage.prompt_tokens) * self._input_weight)
+        tally.finish(usage.prompt_tokens, usage.completion_tokens)
+        slow = goodness.is_slow(ticket, usage.completion_tokens, now)
+        if slow is not None:
+            tally.paced += 1
+            tally.slow += slow
         pool.finished += 1
-        if self._is_good(ticket, usage.completion_tokens, now):
+        if goodness.is_good(ticket, usage.completion_tokens, now):
             pool.good += 1
             pool.good_tokens += usage.prompt_tokens + usage.completion_tokens
 
@@ -319,6 +335,19 @@ class Admission:
             self._outcomes.close(now)
         return self._outcomes.take()
 
+    def whole_view(self, windows: Iterable[OutcomeWindow]) -> tuple[OutcomeWindow, ...]:
+        """Windows of ours as the law of a gateway alone is told of them; none while we have no share."""
+        return tuple(whole_view(windows, self._routes.replicas, self._held)) if self._held > 0 else ()
+
+    def limit(self, name: str) -> float | None:
+        """The limit of a whole replica that is in force; None where nobody has set one."""
+        replica = self._routes.replicas.get(name)
+        return None if replica is None else replica.limit
+
+    def limits(self) -> dict[str, float]:
+        """The limits of whole replicas that are in force, by name."""
+        return dict(self._outcomes.limits)
+
     def status(self, now: float) -> Status:
         return Status(
             mode=self.mode,
@@ -334,10 +363,14 @@ class Admission:
     def _ticket(self, request: Request, now: float, draw: float) -> Ticket | None:
         """A ticket in its line; None where nobody serves the model."""
         output = request.output_tokens
+        each = -(-output // request.sequences)
         sequence_tokens = request.sequence_tokens
         if sequence_tokens is None:
-            sequence_tokens = request.prompt_tokens + -(-output // request.sequences)
-        line = self._routes.line(request.model, sequence_tokens)
+            sequence_tokens = request.prompt_tokens + each
+        full_tokens = sequence_tokens
+        if request.most_output_tokens is not None:
+            full_tokens += max(0, -(-request.most_output_tokens // request.sequences) - each)
+        line = self._routes.line(request.model, sequence_tokens, full_tokens)
         if line is None:
             return None
         self._tickets += 1
@@ -347,9 +380,10 @@ class Admission:
             self._tickets,
             request,
             line=line,
-            account=self.counters.account(request.tenant),
+            account=self.counters.account(request.tenant, line.pool),
             tokens=int(min(request.prompt_tokens + output, request.sequences * longest)),
             sequence_tokens=int(min(sequence_tokens, longest)),
+            full_tokens=int(min(full_tokens, longest)),
             now=now,
             draw=draw,
         )
@@ -366,6 +400,8 @@ class Admission:
         ticket.has_ended = True
         ticket.account.open -= 1
         self._count_refused(ticket, refusal)
+        if refusal.reason in _FOR_LOAD:
+            self._outcomes.pool(ticket.line.pool).size(ticket.sequence_tokens).offered += 1
         return Refused(refusal)
 
     def _count_would_refuse(self, ticket: Ticket, refusal: Refusal) -> None:
@@ -383,19 +419,22 @@ class Admission:
 
     def _admit(self, ticket: Ticket, replica: Replica, now: float) -> Admitted:
         """Reserve, and send unless it runs already."""
-        request, settings = ticket.request, self._settings
+        request = ticket.request
         output = _NO_END if request.most_output_tokens is None else request.most_output_tokens
         ticket.reservation = replica.ledger.reserve(
             ticket.tokens, request.sequences, request.prompt_tokens + output
         )
         ticket.reserved_at = replica
         ticket.reserved_since = now
+        if self.mode is Mode.OBSERVE and replica.open_load(now) > 1.0:
+            self._ghosts.foretell(ticket, replica, now)
         if ticket.has_ended:
-            self._linger(ticket)
+            if not ticket.is_foretold:
+                self._ghosts.linger(ticket)
             return Admitted(ticket, replica.name)
-        charge = request.prompt_tokens * settings.input_weight - ticket.charged  # by a first try
+        charge = request.prompt_tokens * self._input_weight - ticket.charged  # by a first try
         if not request.streams:
-            charge += request.output_tokens * settings.output_weight
+            charge += request.output_tokens * self._output_weight
         ticket.account.charge(charge)
         ticket.charged += charge
         if ticket.replica is None:
@@ -408,12 +447,15 @@ class Admission:
         ticket.sent_at = now
         ticket.breaker_number = replica.breaker.send(now)
         replica.opened(ticket.tokens, sequences, now)
+        if self.mode is Mode.OBSERVE:
+            ticket.sent_load = replica.open_load(now)
         if replica in ticket.line.spill:
             self._counts["spilled"] += 1
         tally = ticket.tally = self._outcomes.replica(replica.spec.pool, replica.name)
         tally.sent += 1
-        tally.sequences += sequences
-        tally.max_sequences = max(tally.max_sequences, tally.sequences)
+        tally.change(sequences, ticket.tokens, now)
+        if ticket.request.streams:
+            tally.awaited[ticket.id] = now
         pool = ticket.pool_tally = self._outcomes.pool(replica.spec.pool)
         pool.in_flight += 1
         pool.waits.append(now - ticket.offered_at)
@@ -492,6 +534,8 @@ class Admission:
                 self._take(claimant, replica, now, verdicts)
         free = [replica for replica in freed if replica.claimant is None and replica.ledger.has_place]
         for ticket in list(queue.claimants.values()) if free else ():
+            if ticket.claim is None:
+                continue  # dropped meanwhile
             other = routes.choose_of(free, ticket, now, self._ceilings[ticket.rank])
             if other is not None:
                 self._take(ticket, other, now, verdicts)
@@ -507,7 +551,11 @@ class Admission:
                 self._queue.give_up_claim(claimant)
 
     def _take(self, ticket: Ticket, replica: Replica, now: float, verdicts: list[Admitted | Refused]) -> None:
-        """Take it off the queue and let it in."""
+        """Take it off the queue and let it in, unless it is dropped."""
+        while (oldest := ticket.standing.to_drop(now)) is not None:
+            self._drop(oldest, now, verdicts, grounds.dropped)
+            if oldest is ticket:
+                return
         runs_already = ticket.replica is not None
         ticket.line.rate.served(now, ticket.tokens)
         self._unqueue(ticket, now)
@@ -515,10 +563,16 @@ class Admission:
         if not runs_already:
             verdicts.append(admitted)
 
-    def _drop(self, ticket: Ticket, now: float, verdicts: list[Admitted | Refused]) -> None:
-        """Its time is up."""
+    def _drop(
+        self,
+        ticket: Ticket,
+        now: float,
+        verdicts: list[Admitted | Refused],
+        why: Callable[[Ticket, Queue, float], Refusal] = grounds.waited_in_vain,
+    ) -> None:
+        """Its time is up, or it was dropped."""
         self._unqueue(ticket, now)
-        refusal = grounds.waited_in_vain(ticket, self._queue, now)
+        refusal = why(ticket, self._queue, now)
         if ticket.replica is not None:
             ticket.shadow = True
             self._refund(ticket, 0, now)
@@ -553,39 +607,41 @@ class Admission:
             self._keep_up(now)
         ticket.has_ended = True
         used = usage.prompt_tokens + usage.completion_tokens
+        pool = ticket.pool_tally or self._outcomes.pool(ticket.line.pool)
+        size = pool.size(ticket.sequence_tokens)
+        size.offered += 1
+        load = 0.0
         if ticket.replica is not None:
+            load = ticket.replica.open_load(now) if lingers else 0.0
             self._leave(ticket, ticket.replica, now)
+            if ticket.sent_at is not None:
+                size.ran(now - ticket.sent_at, ticket.request.sequences, max(ticket.tokens, used))
         if lingers and not ticket.shadow and ticket.sent_at is not None:
-            ticket.ran_seconds = now - ticket.sent_at
-            if ticket.reservation is not None:
-                self._linger(ticket)
+            assert ticket.replica is not None
+            ticket.ran_seconds = ticket.replica.pace.needed(
+                now - ticket.sent_at, usage.completion_tokens, (ticket.sent_load + load) / 2
+            )
+            if ticket.reservation is not None and not ticket.is_foretold:
+                self._ghosts.linger(ticket)
                 self._lay_ghosts(now)
         else:
             self._release(ticket, now, used)
         ticket.account.open -= 1
         self._refund(ticket, used, now)
         if not ticket.shadow:
-            weights = self._settings
-            cost = usage.prompt_tokens * weights.input_weight
-            cost += usage.completion_tokens * weights.output_weight
+            cost = usage.prompt_tokens * self._input_weight
+            cost += usage.completion_tokens * self._output_weight
             if cost != ticket.charged:
                 ticket.account.charge(cost - ticket.charged)
                 ticket.charged = cost
-        pool = ticket.pool_tally or self._outcomes.pool(ticket.line.pool)
         if used:
             pool.charge(ticket.request.tenant, used)
         return pool
 
-    def _linger(self, ticket: Ticket) -> None:
-        """It has ended; in the books it runs on for as long as it ran."""
-        until = ticket.reserved_since + ticket.ran_seconds
-        heapq.heappush(self._ghosts, (until, ticket.id, ticket))
-
     def _lay_ghosts(self, now: float) -> None:
-        """Those whose time in the books is over."""
-        ghosts = self._ghosts
-        while ghosts and ghosts[0][0] <= now:
-            self._release(heapq.heappop(ghosts)[2], now, 0)
+        """Those whose time in the books is over hold nothing any more."""
+        for ticket in self._ghosts.laid(now):
+            self._release(ticket, now, 0)
 
     def _take_quota(self, ticket: Ticket, now: float) -> Refusal | None:
         request = ticket.request
@@ -606,7 +662,8 @@ class Admission:
         """It runs on this replica no more."""
         sequences = ticket.request.sequences
         replica.closed(ticket.tokens, sequences, now)
-        ticket.tally.sequences -= sequences
+        ticket.tally.change(-sequences, -ticket.tokens, now)
+        ticket.tally.awaited.pop(ticket.id, None)
         if ticket.pool_tally is not None:
             ticket.pool_tally.in_flight -= 1
 
@@ -618,20 +675,6 @@ class Admission:
             ticket.reserved_at.ledger.settle(ticket.reservation, used_tokens)
             self._freed[ticket.reserved_at] = None
             ticket.reservation = None
-
-    def _is_good(self, ticket: Ticket, output_tokens: int, now: float) -> bool:
-        """Whether it met both objectives of its class.
-
-        Of an answer that is not streamed only the end is seen: it is good if its first token would have been
-        in time had the others come at the objective's pace.
-        """
-        objective = ticket.line.standings[RANK[ticket.request.service_class]].objective
-        each = max(0, output_tokens // ticket.request.sequences - 1)
-        if not ticket.request.streams or ticket.first_token_at is None:
-            return now - ticket.offered_at <= objective.ttft + each * objective.tpot + _MICROSECOND
-        if ticket.first_token_at - ticket.offered_at > objective.ttft + _MICROSECOND:
-            return False
-        return now - ticket.first_token_at <= each * objective.tpot + _MICROSECOND or not each
 
     # Retrying
 
@@ -676,6 +719,7 @@ class Admission:
             self._upkeep_at = min(now + _UPKEEP_SECONDS, self.share.changes_at(now))
             for replica in self._routes.replicas.values():
                 replica.look(now)
+            self.counters.look()
             self._divide(now)
 
     def _divide(self, now: float) -> None:

@@ -92,10 +92,20 @@ def waited_in_vain(ticket: Ticket, queue: Queue, now: float) -> Refusal:
     return come_back(RefusalReason.QUEUE_WAIT_EXPIRED, message, queue.wait_seconds(ticket, now), ticket.draw)
 
 
+def dropped(ticket: Ticket, queue: Queue, now: float) -> Refusal:
+    """It was the oldest in a queue that stands, and CoDel's schedule had come to it."""
+    waited = now - ticket.offered_at
+    message = f"waited for {waited:.1f} s in a queue that has become too long"
+    return come_back(RefusalReason.QUEUE_WAIT_EXPIRED, message, queue.wait_seconds(ticket, now), ticket.draw)
+
+
 def _all_breakers_open(line: Line, now: float, draw: float) -> Refusal | None:
-    inside = [replica for replica in line.reach if replica.in_rotation]
-    if any(replica.breaker.state is BreakerState.CLOSED for replica in inside):
-        return None
+    inside = []
+    for replica in line.reach:
+        if replica.in_rotation:
+            if replica.breaker.state is BreakerState.CLOSED:
+                return None
+            inside.append(replica)
     at = min((replica.breaker.next_trial_at(now) for replica in inside), default=now)
     if at <= now:
         return None

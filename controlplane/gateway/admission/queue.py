@@ -7,8 +7,8 @@ what is known of the engine then, so that no engine works on an answer that come
 and tokens follow from it (`caps`) and are for people to look at; the configured ones bound memory only.
 
 What is ahead of a newcomer, in a fair queue: of each other tenant about as much as its own tenant has
-waiting with it, and never more than there is. So a tenant with a long row of its own is refused while
-another's first request comes in.
+waiting with it, less what that is behind the others in service, and never more than there is. So a tenant
+with a long row of its own is refused while another's first request comes in.
 
 Claims. A head that fits nowhere claims a replica: nothing behind it may be sent there until it has got its
 place. So a long prompt gets its memory together on one replica while short ones go on elsewhere, instead of
@@ -17,12 +17,13 @@ in service by more than a replica's worth waits with it, so that the bound of `f
 """
 
 import heapq
+from collections.abc import Iterable
 from math import inf
 
 from controlplane.gateway.admission.fairness import VirtualTokenCounters
-from controlplane.gateway.admission.line import RANKS, Line, Standing
+from controlplane.gateway.admission.line import Line
 from controlplane.gateway.admission.replica import Replica
-from controlplane.gateway.admission.request import RANK
+from controlplane.gateway.admission.request import RANK, RANKS
 from controlplane.gateway.admission.settings import QueueSettings
 from controlplane.gateway.admission.ticket import Ticket
 
@@ -30,6 +31,7 @@ from controlplane.gateway.admission.ticket import Ticket
 class Queue:
     def __init__(self, settings: QueueSettings, counters: VirtualTokenCounters) -> None:
         self._settings = settings
+        self._newest_first = settings.newest_first_while_overloaded
         self._counters = counters
         self._lines: dict[Line, None] = {}  # those that have something queued
         self._timers: list[tuple[float, int, Ticket]] = []  # when somebody rises, or has waited in vain
@@ -68,23 +70,30 @@ class Queue:
         rates = line.rate.per_second(now, ticket.tokens)
         if rates is None:
             return 0.0
-        others = self._counters.waiting - (1 if account.queued else 0)
-        ranks = range(ticket.rank + 1)
-        requests = min(
-            sum(line.queued[rank] for rank in ranks), account.queued + others * (account.queued + 1)
-        )
-        own_tokens = account.queued_tokens
-        tokens = min(
-            sum(line.queued_tokens[rank] for rank in ranks),
-            own_tokens + others * (own_tokens + ticket.tokens),
-        )
+        row = account.queued_tokens + ticket.tokens
+        in_turn = 0.0
+        others = self._counters.others(account, ticket.rank)
+        if others:
+            # They take turns with it only for what is left of its row when it has caught up with them.
+            ahead = line.tokens_of(self._counters.ahead(account, ticket.rank, line.credit))
+            in_turn = others * max(0.0, 1.0 - ahead / row)
+        ranks = ticket.rank + 1
+        requests = min(sum(line.queued[:ranks]), account.queued + in_turn * (account.queued + 1))
+        tokens = min(sum(line.queued_tokens[:ranks]), account.queued_tokens + in_turn * row)
         # Sizes differ: where the two disagree, the milder one decides, and the test at the poll corrects it.
         return min(requests / rates[0], tokens / rates[1] if rates[1] > 0 else inf)
+
+    def is_owed(self, ticket: Ticket) -> bool:
+        """Whether its tenant got less than another that waits, by more than all it has waiting."""
+        line, account = ticket.line, ticket.account
+        owed = line.tokens_of(self._counters.owed(account, ticket.rank, line.credit))
+        return account.queued_tokens + ticket.tokens <= owed
 
     def set_start_by(self, ticket: Ticket, now: float) -> None:
         """How long it may wait, from its offer on."""
         part = ticket.line.engine_part.seconds(now)
-        ticket.start_by = ticket.offered_at + _standing(ticket).wait_bound_seconds(part, now)
+        bound = ticket.standing.wait_bound_seconds(part, now, is_owed=self.is_owed(ticket))
+        ticket.start_by = ticket.offered_at + bound
         deadline = ticket.request.deadline_at
         if deadline is not None:
             most = self._settings.engine_part_at_most * (deadline - ticket.offered_at)
@@ -92,9 +101,8 @@ class Queue:
 
     def is_late(self, ticket: Ticket, now: float) -> bool:
         """Whether an answer could not begin in time any more, by what is known of the engine now."""
-        ttft = _standing(ticket).objective.ttft
-        part = min(ticket.line.engine_part.seconds(now), self._settings.engine_part_at_most * ttft)
-        return now > ticket.start_by or now - ticket.offered_at + part > ttft
+        part = min(ticket.line.engine_part.seconds(now), ticket.standing.most_engine_part_seconds)
+        return now > ticket.start_by or now - ticket.offered_at + part > ticket.standing.ttft
 
     def is_full(self, ticket: Ticket) -> bool:
         """Whether memory's bounds leave no place for one more."""
@@ -120,8 +128,8 @@ class Queue:
         line.queued_tokens[rank] += ticket.tokens
         self.requests += 1
         self.tokens += ticket.tokens
-        self._counters.enters(ticket.account, ticket.tokens)
-        _standing(ticket).add(ticket, first=first)
+        self._counters.enters(ticket.account, rank, ticket.tokens, line.credit)
+        ticket.standing.add(ticket, first=first)
         line.bands[rank].add(ticket, first=first)
         ticket.is_queued = True
         self._set_timer(ticket)
@@ -133,13 +141,13 @@ class Queue:
         line.queued_tokens[rank] -= ticket.tokens
         self.requests -= 1
         self.tokens -= ticket.tokens
-        _standing(ticket).remove(ticket, now)
+        ticket.standing.remove(ticket, now)
         claimed = ticket.claim
         if claimed is None:
             line.bands[rank].remove(ticket)
         else:
             self._unclaim(ticket)
-        self._counters.leaves(ticket.account, ticket.tokens)
+        self._counters.leaves(ticket.account, rank, ticket.tokens)
         ticket.is_queued = False
         if not any(line.queued):
             del self._lines[line]
@@ -164,8 +172,7 @@ class Queue:
     def look_at_claims(self) -> None:
         """The counters have moved since the last time."""
         self._least.clear()
-        for ticket in self.claimants.values():
-            self._note_claim(ticket)
+        self._note_claims(self.claimants.values())
 
     def claim(self, ticket: Ticket, replica: Replica) -> None:
         """Keep the replica for it."""
@@ -173,7 +180,7 @@ class Queue:
         ticket.claim = replica
         replica.claimant = ticket
         self.claimants[ticket.id] = ticket
-        self._note_claim(ticket)
+        self._note_claims((ticket,))
 
     def give_up_claim(self, ticket: Ticket) -> None:
         """It goes back to the head of its row."""
@@ -184,11 +191,10 @@ class Queue:
     def head(self, rank: int, shut: set[Line], now: float) -> Ticket | None:
         """Who is next of this rank, in the lines that are not shut."""
         best: Ticket | None = None
-        newest_first = self._settings.newest_first_while_overloaded
         for line in self._lines:
             if line in shut:
                 continue
-            newest = newest_first and line.standings[rank].is_overloaded(now)
+            newest = self._newest_first and line.standings[rank].is_overloaded(now)
             head = line.bands[rank].head(newest=newest)
             if head is None:
                 continue
@@ -201,14 +207,16 @@ class Queue:
     def _must_wait(self, ticket: Ticket) -> bool:
         """Whether its tenant is too far ahead of one whose head has claimed a replica."""
         least = self._least.get(ticket.line)
-        return least is not None and ticket.account.counter > least[ticket.rank] + ticket.line.slack
-
-    def _note_claim(self, ticket: Ticket) -> None:
-        least = self._least.get(ticket.line)
         if least is None:
-            least = self._least[ticket.line] = [inf] * RANKS
-        for rank in range(ticket.rank, RANKS):
-            least[rank] = min(least[rank], ticket.account.counter)
+            return False
+        return ticket.account.counter > min(least[: ticket.rank + 1]) + ticket.line.slack
+
+    def _note_claims(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            least = self._least.get(ticket.line)
+            if least is None:
+                least = self._least[ticket.line] = [inf] * RANKS
+            least[ticket.rank] = min(least[ticket.rank], ticket.account.counter)
 
     def _set_timer(self, ticket: Ticket) -> None:
         """For its next rise, or for when its time is up."""
@@ -226,6 +234,7 @@ class Queue:
             line.bands[old].remove(ticket)
         ticket.rank = new
         ticket.tried = False
+        self._counters.rises(ticket.account, new, line.credit)
         if ticket.claim is None:
             line.bands[new].add(ticket, first=False)
         for counts, amount in ((line.queued, 1), (line.queued_tokens, ticket.tokens)):
@@ -238,7 +247,5 @@ class Queue:
         ticket.claim.claimant = None
         ticket.claim = None
         del self.claimants[ticket.id]
-
-
-def _standing(ticket: Ticket) -> Standing:
-    return ticket.line.standings[RANK[ticket.request.service_class]]
+        if not self.claimants:  # the counters of claims that are over must hold nobody back
+            self._least.clear()

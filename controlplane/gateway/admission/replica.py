@@ -4,7 +4,8 @@ Load is what a replica would hold with one request more, as a share of its budge
 fuller. It is made of what we know at once and what we are told late:
 
     ours     everything that we have sent and that has not ended: exact, and of this moment
-    others   what the last scrape showed beyond what was ours *at the time of that scrape*
+    others   what the last scrape showed beyond what was ours *at the time of that scrape*, and beyond the
+             part of the replica that is not our share anyhow: it is there for them
 
 So a burst between two scrapes is seen at once, and is not counted a second time when a scrape shows it.
 Readings that grow old weigh against a replica a little; too old, they are forgotten, and only ours is left.
@@ -25,6 +26,7 @@ import msgspec
 
 from controlplane.gateway.admission.breaker import Breaker, BreakerState
 from controlplane.gateway.admission.ledger import Ledger
+from controlplane.gateway.admission.pace import Pace
 from controlplane.gateway.admission.settings import AdmissionSettings
 from controlplane.gateway.admission.trail import Trail
 from controlplane.policy.limits.law import UNLIMITED
@@ -78,10 +80,13 @@ class ReplicaReading(msgspec.Struct, frozen=True, kw_only=True):
 
 class Replica:
     __slots__ = (
+        "_foreign_sequences",
+        "_foreign_tokens",
         "_oldest_since",
         "_ramped_at",
         "_sequence_tokens",
         "_settings",
+        "_share",
         "_weight",
         "breaker",
         "claimant",
@@ -94,6 +99,7 @@ class Replica:
         "open_sequences",
         "open_tokens",
         "overcommit",
+        "pace",
         "paused_until",
         "seed",
         "seen_at",
@@ -108,6 +114,7 @@ class Replica:
         self.ledger = Ledger(settings.extension_tokens)
         self.breaker = Breaker(settings.breaker)
         self.trail = Trail()
+        self.pace = Pace()
         self.limit: float | None = None  # the engine's own, until somebody says
         self.overcommit = 1.0
         self.claimant: Ticket | None = None
@@ -121,6 +128,8 @@ class Replica:
         self._ramped_at = -inf
         self._oldest_since = -inf
         self._weight = 1.0
+        self._share = 1.0
+        self._foreign_sequences = self._foreign_tokens = 0.0  # as seen
         self.describe(spec, 1.0)
 
     def describe(self, spec: ReplicaSpec, share: float) -> None:
@@ -136,10 +145,25 @@ class Replica:
 
         A share of a small limit is at least one sequence: with less we could never send anything.
         """
-        whole = inf if self.spec.kv_tokens is None else self.spec.kv_tokens * self.overcommit
+        self._share = share
+        whole, limit = self._whole()
         self.ledger.budget_tokens = whole * share if share > 0 else 0.0
-        limit = self.limit or self.spec.max_num_seqs or UNLIMITED
         self.ledger.limit = max(1.0, limit * share) if share > 0 else 0.0
+        self._count_others()
+
+    def _whole(self) -> tuple[float, float]:
+        """Budget and limit of all gateways together."""
+        whole = inf if self.spec.kv_tokens is None else self.spec.kv_tokens * self.overcommit
+        return whole, self.limit or self.spec.max_num_seqs or UNLIMITED
+
+    def _count_others(self) -> None:
+        """Only what others have beyond their own part is taken from ours."""
+        tokens, sequences = self._foreign_tokens, self._foreign_sequences
+        if self._share < 1.0:
+            whole, limit = self._whole()
+            tokens = max(0.0, tokens - whole * (1.0 - self._share))
+            sequences = max(0.0, sequences - limit * (1.0 - self._share))
+        self.ledger.foreign_tokens, self.ledger.foreign_sequences = tokens, sequences
 
     def age_against(self, oldest_since: float) -> None:
         """Its pool's oldest replica that is in rotation has been ready since then."""
@@ -158,23 +182,25 @@ class Replica:
             return
         self.seen_at = reading.at
         self._weight = 1.0
-        ledger = self.ledger
         sequences, tokens = self.trail.at(reading.at)
         if reading.running is not None:
             there = reading.running + (reading.waiting or 0.0)
-            ledger.foreign_sequences = max(0.0, there - sequences)
+            self._foreign_sequences = max(0.0, there - sequences)
         # Another's request whose size nobody tells is taken to be like ours.
-        foreign = ledger.foreign_sequences * self._sequence_tokens
+        foreign = self._foreign_sequences * self._sequence_tokens
         if reading.kv_usage is not None and self.spec.kv_tokens is not None:
             foreign = max(foreign, reading.kv_usage * self.spec.kv_tokens - tokens)
-        ledger.foreign_tokens = foreign
+        self._foreign_tokens = foreign
+        self._count_others()
 
     def takes(self, ticket: Ticket, now: float, ceiling: float) -> bool:
         """Whether the request may be sent here now, filling the replica up to `ceiling` at most."""
-        if not self.in_rotation or now < self.paused_until or not self.suits(ticket):
+        if not self.in_rotation or now < self.paused_until:
             return False
         claimant = self.claimant
         if claimant is not None and claimant is not ticket and claimant.rank <= ticket.rank:
+            return False
+        if not self.suits(ticket):
             return False
         if self.breaker.state is not BreakerState.CLOSED and not self.breaker.allows(now):
             return False
@@ -183,8 +209,11 @@ class Replica:
         return self.ledger.fits(ticket.tokens, ticket.request.sequences, ceiling)
 
     def suits(self, ticket: Ticket) -> bool:
-        """Whether the request could ever be sent here."""
-        if ticket.tokens > self.holds_tokens or ticket.sequence_tokens > self.longest_tokens:
+        """Whether the request could ever be sent here.
+
+        By all that its client allows: with less context an engine refuses it, or cuts its answer short.
+        """
+        if ticket.tokens > self.holds_tokens or ticket.full_tokens > self.longest_tokens:
             return False
         return not ticket.excluded or self not in ticket.excluded
 
@@ -240,4 +269,5 @@ class Replica:
             self._weight = 1.0 + (_STALE_WEIGHT - 1.0) * way
         else:
             self._weight = 1.0
-            self.ledger.foreign_sequences = self.ledger.foreign_tokens = 0.0
+            self._foreign_sequences = self._foreign_tokens = 0.0
+            self._count_others()

@@ -16,6 +16,8 @@ class ServiceClass(StrEnum):
 RANK = {service_class: rank for rank, service_class in enumerate(ServiceClass)}
 """The rank of each class: 0 goes first."""
 
+RANKS = len(RANK)
+
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One request as it arrives. Token counts are of all its sequences (prompts times answers) together.

@@ -17,17 +17,19 @@ class RollingSum:
         self._slot = 0
 
     def add(self, now: float, amount: float = 1.0) -> None:
-        self._forget(now)
+        slot = int(now / self._slot_seconds)
+        if slot > self._slot:
+            self._move_to(slot)
         self._sums[self._slot % self._SLOTS] += amount
 
     def total(self, now: float) -> float:
-        self._forget(now)
+        slot = int(now / self._slot_seconds)
+        if slot > self._slot:
+            self._move_to(slot)
         return sum(self._sums)
 
-    def _forget(self, now: float) -> None:
-        slot = int(now / self._slot_seconds)
-        if slot <= self._slot:
-            return
+    def _move_to(self, slot: int) -> None:
+        """Forget what is too old by then."""
         if slot - self._slot >= self._SLOTS:
             self._sums = [0.0] * self._SLOTS
         else:

@@ -2,8 +2,13 @@
 
 Each model that is asked for has one line (`line.py`), or two where there are two pools:
 
-    longest sequence (prompt and reserved answer)  <=  boundary, and the short pool takes it:   short
-    else                                                                                        long
+    longest sequence (prompt and reserved answer)  <=  boundary, and the short pool takes it whole:   short
+    else                                                                                              long
+
+The boundary is about likely sizes: a careless `max_tokens` alone makes no request long. But a pool takes it
+whole only if all the output that the client allows fits too: an engine answers 400 to a limit over its
+context, and cuts an answer that comes to the end of it. Without a limit the likely size decides, so the
+context of the short pool should leave some room over the boundary.
 
 In its line's pool a request goes
 
@@ -25,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from controlplane.gateway.admission.line import Line
+from controlplane.gateway.admission.outcomes import Parted
 from controlplane.gateway.admission.replica import Replica, ReplicaSpec
 from controlplane.gateway.admission.settings import AdmissionSettings, RoutingSettings
 from controlplane.gateway.admission.ticket import Ticket
@@ -32,6 +38,8 @@ from controlplane.policy.limits.law import UNLIMITED
 
 _MASK = (1 << 64) - 1
 _LOOK_AGAIN_SECONDS = 0.1
+_CREDIT = 1 / 16
+"""Of a replica's KV cache, as output: some 35 requests of a chat on an H100, and a thirtieth of the bound."""
 
 
 class SpillGate:
@@ -70,9 +78,19 @@ class Routes:
         self.models: frozenset[str] = frozenset()  # all that some replica says it serves, in rotation or not
         self._takes_any = False  # some replica does not say what it serves
         self._short_takes: dict[str, float] = {}  # by model: the longest sequence that its short pool takes
+        self._longest: dict[str, float] = {}  # by model: the same of any pool
 
     def set_boundary(self, tokens: int) -> None:
         self._boundary = tokens
+
+    @property
+    def parted(self) -> Parted | None:
+        """How the two pools are parted; None where there are no two."""
+        pair = self._settings.pools
+        if pair is None:
+            return None
+        longest = max(self._short_takes.values(), default=0.0)
+        return Parted(pair.short, self._boundary, int(longest) if 0 < longest < inf else None)
 
     def set_replicas(self, specs: Iterable[ReplicaSpec], share: float) -> None:
         """The replicas that there are. What runs on others goes on there."""
@@ -97,14 +115,14 @@ class Routes:
             replica.age_against(oldest.get(replica.spec.pool, -inf))
         self._lead()
 
-    def line(self, model: str, sequence_tokens: int) -> Line | None:
-        """The line of a request with sequences of up to so many tokens; None where nobody serves the
-        model."""
+    def line(self, model: str, sequence_tokens: int, full_tokens: int) -> Line | None:
+        """The line of a request whose longest sequence is likely to have `sequence_tokens` in the end, and
+        may have `full_tokens`; None where nobody serves the model."""
         if model not in self.models:
             if not self._takes_any:
                 return None
             model = ""
-        pool = self._pool(model, sequence_tokens)
+        pool = self._pool(model, sequence_tokens, full_tokens)
         line = self._lines.get((model, pool))
         if line is None:
             line = self._lines[model, pool] = Line(self._settings)
@@ -146,16 +164,19 @@ class Routes:
         """
         line = ticket.line
         replicas = line.home
-        if not any(replica.in_rotation for replica in replicas) and self.can_spill(line, now):
+        if line.spill and not any(replica.in_rotation for replica in replicas) and self.can_spill(line, now):
             replicas = line.spill
-        return least_loaded((r for r in replicas if _can_be_kept(r, ticket, now)), ticket, now)
+        return least_loaded([r for r in replicas if _can_be_kept(r, ticket, now)], ticket, now)
 
     def any_of(self, ticket: Ticket, now: float) -> Replica | None:
         """Where a request goes that is sent whatever its size and the load (observe mode)."""
         line = ticket.line
         inside = [r for r in (*line.home, *line.spill) if r.in_rotation and r not in ticket.excluded]
-        healthy = [r for r in inside if now >= r.paused_until and r.breaker.allows(now)]
-        return min(healthy or inside, key=lambda replica: replica.open_load(now), default=None)
+        fitting = [r for r in inside if r.suits(ticket)]
+        healthy = [r for r in fitting if now >= r.paused_until and r.breaker.allows(now)]
+        at_home = [r for r in healthy if r not in line.spill]
+        of = at_home or healthy or fitting or inside
+        return min(of, key=lambda replica: replica.open_load(now), default=None)
 
     def can_spill(self, line: Line, now: float) -> bool:
         return line.gate is not None and line.gate.look(now)
@@ -171,15 +192,13 @@ class Routes:
             return False
         return owner.load(0, 0, now) <= chosen.load(0, 0, now) + margin
 
-    def _pool(self, model: str, sequence_tokens: int) -> str:
+    def _pool(self, model: str, sequence_tokens: int, full_tokens: int) -> str:
         pair = self._settings.pools
         if pair is None:
             return ""
-        return (
-            pair.short
-            if sequence_tokens <= min(self._boundary, self._short_takes.get(model, 0.0))
-            else pair.long
-        )
+        takes = self._short_takes.get(model, 0.0)
+        whole = min(full_tokens, self._longest.get(model, inf))  # more than that nobody takes
+        return pair.short if sequence_tokens <= min(self._boundary, takes) and whole <= takes else pair.long
 
     def _serving(self, model: str) -> list[Replica]:
         return [
@@ -188,10 +207,14 @@ class Routes:
             if not replica.spec.models or model in replica.spec.models
         ]
 
-    def _takes_at_most(self, model: str, pool: str) -> float:
-        """The longest sequence that some replica of the pool takes."""
+    def _takes_at_most(self, model: str, pool: str | None) -> float:
+        """The longest sequence that some replica of the pool (None: of any) takes."""
         return max(
-            (min(r.longest_tokens, r.holds_tokens) for r in self._serving(model) if r.spec.pool == pool),
+            (
+                min(replica.longest_tokens, replica.holds_tokens)
+                for replica in self._serving(model)
+                if pool in (None, replica.spec.pool)
+            ),
             default=0.0,
         )
 
@@ -200,9 +223,10 @@ class Routes:
         self.models = frozenset(model for replica in self.replicas.values() for model in replica.spec.models)
         self._takes_any = any(not replica.spec.models for replica in self.replicas.values())
         pair = self._settings.pools
-        self._short_takes = {
-            model: self._takes_at_most(model, pair.short) for model in ("", *self.models) if pair is not None
-        }
+        if pair is not None:
+            models = ("", *self.models)
+            self._short_takes = {model: self._takes_at_most(model, pair.short) for model in models}
+            self._longest = {model: self._takes_at_most(model, None) for model in models}
         for (model, pool), line in list(self._lines.items()):
             if model and model not in self.models and not any(line.queued):
                 del self._lines[model, pool]
@@ -216,12 +240,13 @@ class Routes:
         line.reach = frozenset(serving)
         was_open = line.gate is not None and line.gate.is_open
         line.gate = SpillGate(self._settings.routing, line.home, line.spill, was_open) if line.spill else None
-        line.pool = pool or (serving[0].spec.pool if serving else line.pool)
+        line.belong(pool or (serving[0].spec.pool if serving else line.pool))
         line.longest_tokens = max((replica.spec.max_model_len or inf for replica in serving), default=inf)
         line.most_tokens = max((replica.holds_tokens for replica in serving), default=inf)
         line.is_served = any(replica.in_rotation for replica in serving)
         budgets = [replica.spec.kv_tokens or inf for replica in serving]
         line.slack = self._settings.output_weight * max(budgets, default=inf)
+        line.credit = _CREDIT * line.slack if line.slack < inf else 0.0
 
 
 def best(replicas: Sequence[Replica], ticket: Ticket, now: float, ceiling: float) -> Replica | None:
@@ -242,7 +267,7 @@ def best(replicas: Sequence[Replica], ticket: Ticket, now: float, ceiling: float
             return second
         if count == 2:
             return None
-    return least_loaded((r for r in replicas if r.takes(ticket, now, ceiling)), ticket, now)
+    return least_loaded([r for r in replicas if r.takes(ticket, now, ceiling)], ticket, now)
 
 
 def _can_be_kept(replica: Replica, ticket: Ticket, now: float) -> bool:
@@ -256,10 +281,12 @@ def _can_be_kept(replica: Replica, ticket: Ticket, now: float) -> bool:
     )
 
 
-def least_loaded(replicas: Iterable[Replica], ticket: Ticket, now: float) -> Replica | None:
+def least_loaded(replicas: Sequence[Replica], ticket: Ticket, now: float) -> Replica | None:
     """The one with the least load; None of none."""
+    if len(replicas) < 2:
+        return replicas[0] if replicas else None
     tokens, sequences = ticket.tokens, ticket.request.sequences
-    return min(replicas, key=lambda replica: replica.load(tokens, sequences, now), default=None)
+    return min(replicas, key=lambda replica: replica.load(tokens, sequences, now))
 
 
 def _mean_load(replicas: list[Replica], now: float) -> float:

@@ -1,9 +1,12 @@
 """What admission can be told."""
 
+from enum import StrEnum
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from controlplane.gateway.admission.request import ServiceClass
+from controlplane.policy.boundary.pair import PoolPair
 from controlplane.signals.decision import Mode
 from controlplane.signals.units import Duration, Share, duration_text
 
@@ -19,6 +22,17 @@ class ClassSettings(_Strict):
     tpot: Duration = Field(gt=0)
 
 
+class PoolObjectives(_Strict):
+    """What requests of one pool expect, where that is not what they expect everywhere."""
+
+    interactive: ClassSettings | None = None
+    agent: ClassSettings | None = None
+    batch: ClassSettings | None = None
+
+
+_AS_EVERYWHERE = PoolObjectives()
+
+
 class TenantSettings(_Strict):
     """What one tenant may have. No limit where none is set."""
 
@@ -27,18 +41,30 @@ class TenantSettings(_Strict):
     sequences: int | None = Field(None, ge=1, description="in flight at once, queued ones included")
 
 
+class Dropping(StrEnum):
+    """What is done against a queue that stands, besides refusing who could not be answered in time."""
+
+    WAIT = "wait"  # who comes may wait for a shorter time
+    CODEL = "codel"  # RFC 8289's dropper: one of the oldest after the other, faster and faster
+
+
 class QueueSettings(_Strict):
     """The queue before the engines. Its real bound is time; the counts only bound memory."""
 
     most_requests: int = Field(10_000, ge=1)
     most_tokens: int = Field(100_000_000, ge=1)
+    # Of a queue that stands. CoDel sheds what clients that do not slow down send too much of far too slowly.
+    drop: Dropping = Field(
+        Dropping.WAIT, description="by a shorter `wait`, or by `codel` (RFC 8289), for clients that back off"
+    )
     # CoDel's target and interval, and the wait bound while it says "overloaded", in objectives (TTFT).
     overload_wait_target: Share = Field(0.1, gt=0)
     overload_interval: float = Field(1.0, gt=0)
     wait_while_overloaded: Share = Field(0.3, gt=0)
     # What is kept of the objective for the engine's own part is learned; more than this it never is, or one
-    # bad minute would refuse everything for ever.
-    engine_part_at_most: Share = Field(0.6, gt=0, lt=1)
+    # bad minute would refuse everything for ever. Over the law's `ttft_share`: what that lets the engine take
+    # must be kept for it, or who waits the longest is let in too late.
+    engine_part_at_most: Share = Field(0.8, gt=0, lt=1)
     newest_first_while_overloaded: bool = False
     hold_back: Share = Field(0.1, lt=1, description="share of every replica that the lowest class leaves")
 
@@ -66,25 +92,15 @@ class BreakerSettings(_Strict):
 
 
 class RetrySettings(_Strict):
-    """How many requests may be sent a second time."""
+    """How many requests may be sent a second time.
+
+    `least` is the breaker's `in_a_row`: a replica that dies in a quiet fleet fails as many until it is left
+    out, and each of them can be served elsewhere.
+    """
 
     ratio: Share = 0.1
     window: Duration = Field(10.0, gt=0)
-    least: int = Field(3, ge=0, description="retries that each window allows anyhow")
-
-
-class PoolPair(_Strict):
-    """Two pools for one model: sequences of up to `boundary` tokens (prompt and answer) go to `short`."""
-
-    short: str
-    long: str
-    boundary: int = Field(8192, ge=1)
-
-    @model_validator(mode="after")
-    def _two(self) -> Self:
-        if self.short == self.long:
-            raise ValueError(f"short and long must be two pools (got {self.short!r} twice)")
-        return self
+    least: int = Field(5, ge=0, description="retries that each window allows anyhow")
 
 
 class RoutingSettings(_Strict):
@@ -130,6 +146,9 @@ class AdmissionSettings(_Strict):
     interactive: ClassSettings = ClassSettings(ttft="2500ms", tpot="50ms")
     agent: ClassSettings = ClassSettings(ttft="10s", tpot="100ms")
     batch: ClassSettings = ClassSettings(ttft="2m", tpot="500ms")
+    objectives: dict[str, PoolObjectives] = Field(
+        {}, description="by pool, where they differ from those of the classes"
+    )
     tenants: dict[str, TenantSettings] = {}
     other_tenants: TenantSettings = TenantSettings()
     input_weight: float = Field(1.0, ge=0, description="of a prompt token in fairness")
@@ -142,6 +161,13 @@ class AdmissionSettings(_Strict):
     # A stream that outgrows its reservation: four of vLLM's blocks at a time.
     extension_tokens: int = Field(64, ge=1)
     standing_share: Share = Field(1.0, description="of every replica, where no grant says otherwise")
+
+    def objective(self, pool: str, service_class: ServiceClass) -> ClassSettings:
+        """What a request of a class expects of a pool."""
+        of_pool = self.objectives.get(pool, _AS_EVERYWHERE)
+        own: ClassSettings | None = getattr(of_pool, service_class.value)
+        everywhere: ClassSettings = getattr(self, service_class.value)
+        return own or everywhere
 
     def tenant(self, name: str) -> TenantSettings:
         return self.tenants.get(name, self.other_tenants)

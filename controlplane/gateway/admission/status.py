@@ -5,9 +5,10 @@ from math import inf
 import msgspec
 
 from controlplane.gateway.admission.breaker import BreakerState
-from controlplane.gateway.admission.line import RANKS, Line
+from controlplane.gateway.admission.line import Line
 from controlplane.gateway.admission.queue import Queue
 from controlplane.gateway.admission.replica import Replica, Rotation
+from controlplane.gateway.admission.request import RANKS
 from controlplane.signals.decision import Mode
 
 

@@ -11,7 +11,7 @@ from controlplane.gateway.admission.outcomes import PoolTally, ReplicaTally
 from controlplane.gateway.admission.request import RANK, Request
 
 if TYPE_CHECKING:
-    from controlplane.gateway.admission.line import Line
+    from controlplane.gateway.admission.line import Line, Standing
     from controlplane.gateway.admission.replica import Replica
 
 NOWHERE = ReplicaTally()  # of tickets that were not sent; nobody reads it
@@ -20,9 +20,10 @@ NOWHERE = ReplicaTally()  # of tickets that were not sent; nobody reads it
 class Ticket:
     """To be read only, but by admission itself. Times are those of the calls, None before they happened.
 
-    `tokens` is what its reservation is, or will be, `sequence_tokens` the longest of its sequences. `replica`
-    is where it was sent, `reserved_at` where it has its reservation: the same, unless observing. `shadow`
-    (observe mode) would have been refused: it runs, but is counted against nobody.
+    `tokens` is what its reservation is, or will be, `sequence_tokens` the longest of its sequences as it is
+    likely to become, `full_tokens` the same should it use all that its client allows. `replica` is where it
+    was sent, `reserved_at` where it has its reservation: the same, unless observing. `shadow` (observe mode)
+    would have been refused: it runs, but is counted against nobody.
     """
 
     __slots__ = (
@@ -33,8 +34,10 @@ class Ticket:
         "draw",
         "excluded",
         "first_token_at",
+        "full_tokens",
         "has_ended",
         "id",
+        "is_foretold",
         "is_queued",
         "last_token_at",
         "line",
@@ -51,8 +54,10 @@ class Ticket:
         "reserved_at",
         "reserved_since",
         "sent_at",
+        "sent_load",
         "sequence_tokens",
         "shadow",
+        "standing",
         "start_by",
         "tally",
         "tokens",
@@ -69,6 +74,7 @@ class Ticket:
         account: Account,
         tokens: int,
         sequence_tokens: int,
+        full_tokens: int,
         now: float,
         draw: float,
     ) -> None:
@@ -78,10 +84,13 @@ class Ticket:
         self.account = account
         self.tokens = tokens
         self.sequence_tokens = sequence_tokens
+        self.full_tokens = full_tokens
         self.offered_at = now
         self.draw = draw
         self.rank = RANK[request.service_class]
+        self.standing: Standing = line.standings[self.rank]  # of its class, whatever its rank becomes
         self.is_queued = False
+        self.is_foretold = False  # when its place in the books is free again is settled (observe mode)
         self.tried = False  # on all replicas, since it was queued
         self.claim: Replica | None = None  # the replica that is kept for it
         self.start_by = inf  # it is dropped if it was not sent by then
@@ -96,6 +105,7 @@ class Ticket:
         self.pool_tally: PoolTally | None = None
         self.queue_tally: PoolTally | None = None
         self.sent_at: float | None = None
+        self.sent_load = 0.0  # of its replica, itself included (observe mode)
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
         self.output_tokens = 0

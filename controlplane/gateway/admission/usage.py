@@ -1,8 +1,11 @@
 """What a request really used, as the engine reports it at the end."""
 
+from __future__ import annotations
+
 import msgspec
 
-_LARGEST = 2**40
+_LARGEST = 2**26
+"""A larger count is nonsense: 8,192 embeddings of 8,192 tokens in one request."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -14,6 +17,12 @@ class Usage(msgspec.Struct, frozen=True):
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    def at_most(self, tokens: float) -> Usage:
+        """The same, but no more than so many of either."""
+        if self.prompt_tokens <= tokens and self.completion_tokens <= tokens:
+            return self
+        return Usage(int(min(self.prompt_tokens, tokens)), int(min(self.completion_tokens, tokens)))
 
 
 def read_usage(value: object) -> Usage | None:
