@@ -16,9 +16,12 @@ _COMMANDS = {
     "hold": "Freeze every actuator, now and over restarts.",
     "release": "End the hold.",
     "simulate": "Try things on simulated vLLM engines.",
+    "node-agent": "Answer for this node's GPUs, as NVML sees them.",
     "plan": "Work out on paper what a model needs and a replica holds.",
+    "render": "Write dashboards, rules, alerts and runbooks.",
 }
-"""Name and summary of each command; its module is `controlplane.commands.NAME`, its function `NAME`."""
+"""Name and summary of each command; its module is `controlplane.commands.NAME` and its function `NAME`, with
+`_` for `-`."""
 
 
 class _Commands(click.Group):
@@ -30,7 +33,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"controlplane.commands.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"controlplane.commands.{name}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,8 +20,9 @@ from controlplane.signals.snapshot import (
     PoolSnapshot,
     ReplicaSnapshot,
     ReplicaState,
+    Scale,
 )
-from controlplane.signals.status import Objective, Status
+from controlplane.signals.status import Status
 
 
 def fleet_of(snapshot: FleetSnapshot, orders: Orders, status: Status, now: float) -> shapes.Fleet:
@@ -32,13 +33,15 @@ def fleet_of(snapshot: FleetSnapshot, orders: Orders, status: Status, now: float
         age_seconds=_age(snapshot.at, now),
         tick=snapshot.tick,
         replicas={state: states[state] for state in ReplicaState},
-        pools=[pool_of(pool, status.objectives.get(pool.name), now) for pool in snapshot.pools.values()],
+        pools=[pool_of(pool, status, now) for pool in snapshot.pools.values()],
         orders=orders_of(orders),
+        leads=status.leads,
         troubles=list(status.troubles),
     )
 
 
-def pool_of(pool: PoolSnapshot, objective: Objective | None, now: float) -> shapes.Pool:
+def pool_of(pool: PoolSnapshot, status: Status, now: float) -> shapes.Pool:
+    objective = status.objectives.get(pool.name)
     return shapes.Pool(
         name=pool.name,
         replicas=pool.replicas,
@@ -49,6 +52,22 @@ def pool_of(pool: PoolSnapshot, objective: Objective | None, now: float) -> shap
         goodput=_goodput(pool.goodput),
         totals=shapes.Totals.model_validate(pool.totals),
         conditions=_conditions(pool.conditions),
+        standings=status.pool_standings.get(pool.name, {}),
+        scale=None if pool.scale is None else _scale(pool.scale, now),
+    )
+
+
+def _scale(scale: Scale, now: float) -> shapes.Scale:
+    return shapes.Scale(
+        law=scale.law,
+        replicas=scale.replicas,
+        ready=scale.ready,
+        loading=scale.loading,
+        need=_number(scale.need, now),
+        reason=scale.reason,
+        detail=scale.detail,
+        since=scale.since,
+        cold_start_seconds=scale.cold_start_seconds,
     )
 
 
@@ -79,6 +98,31 @@ def replica_of(replica: ReplicaSnapshot, status: Status, now: float) -> shapes.R
             )
             for name, engine in replica.engines.items()
         },
+        limit=_limit(replica, status),
+        out=_out(replica, status),
+    )
+
+
+def _out(replica: ReplicaSnapshot, status: Status) -> shapes.Out | None:
+    out = replica.out
+    if out is None:
+        return None
+    in_force = replica.name in status.out
+    return shapes.Out(since=out.since, reason=out.reason, detail=out.detail, in_force=in_force)
+
+
+def _limit(replica: ReplicaSnapshot, status: Status) -> shapes.Limit | None:
+    limit = replica.limit
+    if limit is None:
+        return None
+    return shapes.Limit(
+        law=limit.law,
+        slots=limit.slots,
+        reason=limit.reason,
+        detail=limit.detail,
+        since=limit.since,
+        in_force=limit.in_force,
+        standing=status.limit_standings.get(replica.name),
     )
 
 

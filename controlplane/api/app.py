@@ -10,16 +10,22 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from controlplane import __version__
-from controlplane.api import reading, shapes, writing
+from controlplane.api import alerts, autoscaling_route, reading, shapes, writing
 from controlplane.api.errors import ApiError, error_response, sentence
 from controlplane.api.guard import Guard
+from controlplane.api.page import routes as page
+from controlplane.api.page.history import History
 from controlplane.api.settings import ApiSettings
 from controlplane.api.state import State
 from controlplane.api.stream import Streams
 
 
-def create_app(state: State, settings: ApiSettings, streams: Streams | None = None) -> FastAPI:
-    """The API of the daemon behind `state`; `streams` is given by whoever wants to end them."""
+def create_app(
+    state: State, settings: ApiSettings, streams: Streams | None = None, history: History | None = None
+) -> FastAPI:
+    """The API of the daemon behind `state`, and its page; `streams` and `history` are given by whoever wants
+    to end them."""
+    board = alerts.Board()
     app = FastAPI(
         title="controlplane",
         version=__version__,
@@ -27,8 +33,11 @@ def create_app(state: State, settings: ApiSettings, streams: Streams | None = No
         redoc_url=None,
         responses={"default": {"model": shapes.Error, "description": "a sentence about what went wrong"}},
     )
-    app.include_router(reading.routes(state, streams or Streams(state)))
+    app.include_router(reading.routes(state, streams or Streams(state), settings.metrics))
     app.include_router(writing.routes(state))
+    app.include_router(alerts.routes(state, board))
+    app.include_router(autoscaling_route.routes(state))
+    app.include_router(page.routes(state, board, history or History(state), settings, reading.INDEX))
     app.add_middleware(Guard, settings=settings)
     _add_errors(app)
     return app

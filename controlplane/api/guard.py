@@ -1,12 +1,11 @@
 """What stands before every route: the token of the writing half, limits on bodies, security headers.
 
 Whatever is neither GET nor HEAD nor OPTIONS writes, so a route that is added later is guarded without
-being told to. A request that may not write is refused before its body is read.
+being told to; so is what autoscalers read. A request that may not write is refused before its body is read.
 """
 
 import asyncio
 import logging
-from hmac import compare_digest
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -14,8 +13,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controlplane.api.errors import error_response
 from controlplane.api.settings import ApiSettings, TokenError
+from controlplane.same_secret import same_secret
 
 STREAM_PATH = "/api/v1/stream"
+AUTOSCALING_PATH = "/api/v1/autoscaling/"
+"""What is read there moves replicas elsewhere, so it is told to those with a token only: of their own, or
+that of the writing half."""
+
 LARGEST_BODY_BYTES = 64 * 1024
 LONGEST_BODY_SECONDS = 10.0
 
@@ -47,7 +51,9 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_SECURITY_HEADERS)
+                headers = MutableHeaders(scope=message)
+                for name, value in _SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
             elif head:
                 message = {**message, "body": b""}
             await send(message)
@@ -55,11 +61,12 @@ class Guard:
         if head:
             # Every route answers it like GET, without the body; the stream alone would never end.
             scope = {**scope, "method": "GET"}
-        if scope["method"] in _READING:
+        reads = scope["method"] in _READING
+        if reads and not scope["path"].startswith(AUTOSCALING_PATH):
             await self._app(scope, receive, send_with_headers)
             return
         headers = Headers(scope=scope)
-        refusal = self._refusal(headers) or _too_large(headers)
+        refusal = self._refusal(headers, to_read=reads) or _too_large(headers)
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return
@@ -69,27 +76,29 @@ class Guard:
             return
         await self._app(_as_json(scope), _Replayed(body, receive), send_with_headers)
 
-    def _refusal(self, headers: Headers) -> Response | None:
-        """Why this request may not write; None where it shows the token."""
+    def _refusal(self, headers: Headers, *, to_read: bool) -> Response | None:
+        """Why this request is not served; None where it shows a token that opens it."""
         try:
-            token = self._settings.token()
+            found = self._settings.token(), self._settings.autoscaling_token() if to_read else None
         except TokenError as error:
             if str(error) != self._token_trouble:
                 self._token_trouble = str(error)
                 _log.warning("the API cannot be written: %s", error)
             return error_response(503, "token_unavailable", "the token cannot be read; the log says why")
         self._token_trouble = ""
-        if token is None:
+        tokens = [token for token in found if token is not None]
+        if not tokens:
             return error_response(
                 403,
                 "read_only",
-                "this API can only be read: no token is configured (api.token_file or api.token_env)",
+                "only the open half of this API is served: no token is configured "
+                "(api.token_file or api.token_env)",
             )
         shown = headers.getlist("authorization")
         if not shown:
-            return _unauthorized("token_missing", "writing needs the header `Authorization: Bearer TOKEN`")
+            return _unauthorized("token_missing", "this needs the header `Authorization: Bearer TOKEN`")
         scheme, _, value = shown[0].partition(" ")
-        right = compare_digest(value.strip().encode("latin-1"), token)
+        right = any(same_secret(value.strip().encode("latin-1"), token) for token in tokens)
         if len(shown) != 1 or scheme.lower() != "bearer" or not right:
             return _unauthorized("token_wrong", "the Authorization header holds another token")
         return None

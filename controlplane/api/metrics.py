@@ -1,32 +1,43 @@
 """Own metrics: the last snapshot and the daemon's status as samples of the registered families."""
 
+import contextlib
 import platform
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from controlplane import __version__
+from controlplane.api.autoscaling import CannotSayError, advice_at
 from controlplane.api.exposition import Page, label_text, label_value
 from controlplane.api.finite import finite_reading
 from controlplane.api.health import stuck
 from controlplane.api.redact import without_secrets
-from controlplane.signals.decision import Orders
+from controlplane.api.settings import MetricsSettings
+from controlplane.signals.decision import Orders, Standing
 from controlplane.signals.interval import Interval
-from controlplane.signals.reading import Quality, Unknown
+from controlplane.signals.node import NodeHealth
+from controlplane.signals.reading import Quality, Unknown, known
 from controlplane.signals.registry import BOUNDED_TOTALS, LATENCY, LOAD, QUANTILES, TOTALS
 from controlplane.signals.snapshot import (
     Condition,
     FleetSnapshot,
     Goodput,
+    PoolBoundary,
     PoolSnapshot,
     ReplicaSnapshot,
     ReplicaState,
+    Scale,
     Totals,
     Trend,
 )
 from controlplane.signals.status import Objective, Status
 
+STARTING = "starting"
+"""The reason of a replica that has not answered yet."""
+
 MOST_POOLS = 1_000
-MOST_REPLICAS = 10_000
+MOST_NODES = 5_000
+
+_USUAL = MetricsSettings()
 
 
 def page(
@@ -37,23 +48,40 @@ def page(
     *,
     open_streams: int = 0,
     dropped_streams: int = 0,
+    bounds: MetricsSettings = _USUAL,
 ) -> Page:
     """All own metrics at Unix time `now`.
 
-    While the loop is stuck the fleet has no samples: old numbers would look like present ones.
+    While the loop is stuck the fleet has no samples: old numbers would look like present ones. Nor has it
+    where another daemon leads, which exports them: everything would count twice. Where nobody can lead,
+    because the cluster's API is away, the last leader goes on exporting.
     """
     out = Page()
     _add_self(out, status, orders)
     out.add("controlplane_open_streams", open_streams)
     out.add("controlplane_dropped_streams_total", dropped_streams)
-    if snapshot is None or stuck(status, now):
+    if snapshot is None or stuck(status, now) or status.follows:
         return out
     for pool in islice(snapshot.pools.values(), MOST_POOLS):
         _add_pool(out, pool, status.objectives.get(pool.name))
-    for replica in islice(snapshot.replicas.values(), MOST_REPLICAS):
-        _add_replica(out, replica, status.scrape_failures.get(replica.name, 0))
+        if pool.scale is not None:
+            with contextlib.suppress(CannotSayError):
+                told = advice_at(snapshot, status, now, pool.name).value
+                out.add("controlplane_pool_autoscaler_replicas", told, label_text(pool=pool.name))
+    if snapshot.boundary is not None:
+        _add_boundary(out, snapshot.boundary, status.boundary_standing)
+    replicas = len(snapshot.replicas)
+    has_latency = replicas <= bounds.latency_replicas
+    for replica in islice(snapshot.replicas.values(), bounds.replicas):
+        _add_replica(out, replica, status.scrape_failures.get(replica.name, 0), has_latency=has_latency)
+        _add_limit(out, replica, status.limit_standings.get(replica.name))
+        _add_rotation(out, replica, in_force=replica.name in status.out)
+    for node in islice(snapshot.nodes.values(), MOST_NODES):
+        _add_node(out, node)
+    out.add("controlplane_omitted_nodes", max(0, len(snapshot.nodes) - MOST_NODES))
     out.add("controlplane_omitted_pools", max(0, len(snapshot.pools) - MOST_POOLS))
-    out.add("controlplane_omitted_replicas", max(0, len(snapshot.replicas) - MOST_REPLICAS))
+    out.add("controlplane_omitted_replicas", max(0, replicas - bounds.replicas))
+    out.add("controlplane_omitted_latency_replicas", 0 if has_latency else replicas)
     return out
 
 
@@ -65,6 +93,8 @@ def _add_self(out: Page, status: Status, orders: Orders) -> None:
     out.add("controlplane_tick_interval_seconds", status.tick_interval_seconds)
     out.add_histogram("controlplane_tick_duration_seconds", status.tick_seconds)
     out.add("controlplane_ticks_total", status.ticks)
+    for (asked, came), count in status.probes.items():
+        out.add("controlplane_probes_total", count, label_text(kind=asked, result=came))
     out.add("controlplane_misfires_total", status.misfires)
     out.add("controlplane_missed_scrapes_total", status.missed_scrapes)
     for outcome, count in status.scrapes.items():
@@ -79,6 +109,7 @@ def _add_self(out: Page, status: Status, orders: Orders) -> None:
     for kind, count in status.events.items():
         out.add("controlplane_events_total", count, label_text(kind=kind))
     out.add("controlplane_hold_active", orders.hold is not None)
+    out.add("controlplane_leading", status.leads)
     out.add("controlplane_active_overrides", len(orders.overrides))
 
 
@@ -86,6 +117,8 @@ def _add_pool(out: Page, pool: PoolSnapshot, objective: Objective | None) -> Non
     labels = label_text(pool=pool.name)
     out.add("controlplane_pool_replicas", pool.replicas, labels)
     out.add("controlplane_pool_up_replicas", pool.replicas_up, labels)
+    if pool.scale is not None:
+        _add_scale(out, pool.name, pool.scale)
     if objective is not None:
         out.add("controlplane_pool_objective_ratio", objective.ratio, labels)
         out.add("controlplane_pool_objective_ttft_seconds", objective.ttft_seconds, labels)
@@ -94,6 +127,17 @@ def _add_pool(out: Page, pool: PoolSnapshot, objective: Objective | None) -> Non
     unknown = label_text(pool=pool.name, replica="")
     _add_work(out, "controlplane_pool_", labels, unknown, pool)
     _add_conditions(out, "controlplane_pool_condition", labels, pool.conditions)
+
+
+def _add_scale(out: Page, pool: str, scale: Scale) -> None:
+    labels = label_text(pool=pool)
+    out.add("controlplane_pool_desired_replicas", scale.replicas, labels)
+    out.add("controlplane_pool_needed_replicas", known(scale.need), labels)
+    out.add("controlplane_pool_ready_replicas", scale.ready, labels)
+    out.add("controlplane_pool_loading_replicas", scale.loading, labels)
+    out.add("controlplane_pool_cold_start_seconds", scale.cold_start_seconds, labels)
+    why = label_text(law=scale.law, reason=scale.reason)
+    out.add("controlplane_pool_scaling_info", 1, f"{labels},{why}")
 
 
 def _add_totals(out: Page, labels: str, totals: Totals) -> None:
@@ -105,7 +149,7 @@ def _add_totals(out: Page, labels: str, totals: Totals) -> None:
             out.add(name, total, labels)
 
 
-def _add_replica(out: Page, replica: ReplicaSnapshot, scrape_failures: int) -> None:
+def _add_replica(out: Page, replica: ReplicaSnapshot, scrape_failures: int, *, has_latency: bool) -> None:
     labels = label_text(pool=replica.pool, replica=replica.name)
     facts = label_text(url=without_secrets(replica.url), engine=replica.engine, version=replica.version)
     out.add("controlplane_replica_info", 1, f"{labels},{facts}")
@@ -117,8 +161,61 @@ def _add_replica(out: Page, replica: ReplicaSnapshot, scrape_failures: int) -> N
     out.add("controlplane_replica_scrape_failures_total", scrape_failures, labels)
     out.add("controlplane_replica_last_scrape_timestamp_seconds", replica.last_scrape_at, labels)
     out.add("controlplane_replica_scrape_duration_seconds", replica.scrape_seconds, labels)
-    _add_work(out, "controlplane_replica_", labels, labels, replica)
+    out.add("controlplane_replica_quarantined", replica.quarantined_since is not None, labels)
+    _add_work(out, "controlplane_replica_", labels, labels, replica, has_latency=has_latency)
     _add_conditions(out, "controlplane_replica_condition", labels, replica.conditions)
+
+
+def _add_limit(out: Page, replica: ReplicaSnapshot, standing: Standing | None) -> None:
+    limit = replica.limit
+    if limit is None:
+        return
+    labels = label_text(pool=replica.pool, replica=replica.name)
+    out.add("controlplane_replica_limit_sequences", limit.slots, labels)
+    out.add("controlplane_replica_limit_in_force_sequences", limit.in_force, labels)
+    why = label_text(law=limit.law, reason=limit.reason, standing=standing or "")
+    out.add("controlplane_replica_limit_info", 1, f"{labels},{why}")
+
+
+def _add_rotation(out: Page, replica: ReplicaSnapshot, *, in_force: bool) -> None:
+    """Why it should get nothing new. One that is starting gets nothing in any mode: that is no decision."""
+    labels = label_text(pool=replica.pool, replica=replica.name)
+    reason = STARTING if replica.out is None else replica.out.reason
+    if replica.out is not None or not replica.was_ready:
+        is_kept = in_force or replica.out is None
+        why = label_text(reason=reason, in_force="true" if is_kept else "false")
+        out.add("controlplane_replica_out_of_rotation", 1, f"{labels},{why}")
+    probed = replica.probed
+    if probed.health is not None:
+        out.add("controlplane_replica_failed_health_probes", probed.failures, labels)
+    for probe in (probed.health, probed.trial):
+        if probe is not None:
+            kind = label_text(kind=probe.kind)
+            out.add("controlplane_replica_probe_duration_seconds", probe.seconds, f"{labels},{kind}")
+
+
+def _add_node(out: Page, node: NodeHealth) -> None:
+    labels = label_text(node=node.name)
+    out.add("controlplane_node_gpus", node.gpus, labels)
+    out.add("controlplane_node_blind", node.blind_since is not None, labels)
+    out.add("controlplane_node_quarantined", node.quarantined is not None, labels)
+    for held in node.verdicts:
+        what = label_text(
+            UUID=held.uuid,
+            check=held.check,
+            fault_class=held.fault_class,
+            remedy=held.remedy,
+            stage=held.stage,
+        )
+        out.add("controlplane_gpu_fault", 1, f"{labels},{what}")
+
+
+def _add_boundary(out: Page, boundary: PoolBoundary, standing: Standing | None) -> None:
+    labels = label_text(pool=boundary.short, long_pool=boundary.long)
+    out.add("controlplane_pool_boundary_tokens", boundary.tokens, labels)
+    out.add("controlplane_pool_boundary_in_force_tokens", boundary.in_force, labels)
+    why = label_text(reason=boundary.reason, standing=standing or "")
+    out.add("controlplane_pool_boundary_info", 1, f"{labels},{why}")
 
 
 def _add_one_of(out: Page, name: str, labels: str, states: Iterable[str], current: str) -> None:
@@ -131,7 +228,15 @@ def _add_conditions(out: Page, name: str, labels: str, conditions: Sequence[Cond
         out.add(name, 1, f"{labels},kind={label_value(kind)}")
 
 
-def _add_work(out: Page, prefix: str, labels: str, owner: str, of: PoolSnapshot | ReplicaSnapshot) -> None:
+def _add_work(
+    out: Page,
+    prefix: str,
+    labels: str,
+    owner: str,
+    of: PoolSnapshot | ReplicaSnapshot,
+    *,
+    has_latency: bool = True,
+) -> None:
     """Load, latency and goodput; `owner` is the pool and the replica that an unknown signal belongs to.
 
     What is only a lower bound never stands under the signal's own name: see the registry.
@@ -145,7 +250,7 @@ def _add_work(out: Page, prefix: str, labels: str, owner: str, of: PoolSnapshot 
             out.add("controlplane_reading_lower_bound", reading.value, f'{owner},signal="{field}"')
         else:
             out.add(prefix + rest, reading.value, labels)
-    for field in LATENCY:
+    for field in LATENCY if has_latency else ():
         distribution = getattr(of.latency, field)
         if isinstance(distribution, Unknown):
             _add_unknown(out, owner, field, distribution.reason)

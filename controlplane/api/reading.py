@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from controlplane.api import answers, health, metrics, shapes
 from controlplane.api.errors import ApiError
 from controlplane.api.guard import STREAM_PATH
+from controlplane.api.settings import MetricsSettings
 from controlplane.api.state import State
 from controlplane.api.stream import MOST_STREAMS, StreamResponse, Streams
 from controlplane.api.words import Name
@@ -26,26 +27,32 @@ Offset = Annotated[int, Query(ge=0, le=1_000_000)]
 Since = Annotated[str | None, Query(description="Unix seconds, or how long ago: `15m`", max_length=40)]
 Filter = Annotated[Name | None, Query()]
 
-_INDEX = """controlplane
+INDEX = """controlplane
 
+/                   this, or in a browser the status page
 /healthz            whether the loop runs
 /readyz             whether the answers can be relied on
 /metrics            own metrics, as Prometheus text or OpenMetrics
+/readiness/NAME     whether a replica gets requests: 200 in, 503 out
 /api/v1/fleet       the whole on one page
 /api/v1/pools       pools; /api/v1/pools/NAME is one
 /api/v1/replicas    replicas; /api/v1/replicas/NAME is one
+/api/v1/nodes       nodes with GPUs, and what is held against them
 /api/v1/events      what happened
 /api/v1/decisions   what was decided, and why
 /api/v1/orders      the hold and the overrides of people
+/api/v1/alerts      what Alertmanager says fires
+/api/v1/autoscaling/NAME  how many replicas a pool should have, for KEDA; needs a token
 /api/v1/stream      each tick as server-sent events
 /openapi.json       the shapes of all these
 """
 
 
-def routes(state: State, streams: Streams) -> APIRouter:
+def routes(state: State, streams: Streams, bounds: MetricsSettings) -> APIRouter:
+    """`bounds` are those of the metrics page."""
     router = APIRouter()
     _add_probes(router, state)
-    _add_metrics(router, state, streams)
+    _add_metrics(router, state, streams, bounds)
     _add_fleet(router, state)
     _add_records(router, state)
     _add_stream(router, streams)
@@ -53,10 +60,6 @@ def routes(state: State, streams: Streams) -> APIRouter:
 
 
 def _add_probes(router: APIRouter, state: State) -> None:
-    @router.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return PlainTextResponse(_INDEX)
-
     def answer(trouble: str, code: str) -> shapes.Health:
         if trouble:
             raise ApiError(503, code, trouble)
@@ -79,8 +82,25 @@ def _add_probes(router: APIRouter, state: State) -> None:
         """Whether the answers can be relied on: a first tick has run, and the loop runs."""
         return answer(health.not_ready(state.status(), state.now()), "not_ready")
 
+    @router.get("/readiness/{name:path}", tags=["probes"], response_class=PlainTextResponse)
+    async def readiness(name: Annotated[Name, Path(description="of a replica")]) -> Response:
+        """Whether a replica should get new requests, for load balancers and probes: 200 in, 503 out.
 
-def _add_metrics(router: APIRouter, state: State, streams: Streams) -> None:
+        Where nothing may be enforced it is in. It is open like the rest of the reading half: it reveals no
+        more than that does, and kubelets and load balancers bear no token.
+        """
+        seen = state.snapshot()
+        if seen is None:
+            return PlainTextResponse("in: nothing is known yet\n")  # a daemon that starts takes nobody out
+        there = seen.replicas.get(name)
+        if there is None:
+            raise ApiError(404, "not_found", f"there is no replica {name!r}")
+        if there.out is None or name not in state.status().out:
+            return PlainTextResponse("in\n")
+        return PlainTextResponse(f"out: {there.out.reason}\n", status_code=503)
+
+
+def _add_metrics(router: APIRouter, state: State, streams: Streams, bounds: MetricsSettings) -> None:
     @router.get("/metrics", response_class=PlainTextResponse, tags=["metrics"])
     async def own_metrics(request: Request) -> Response:
         """Own metrics as Prometheus text, or as OpenMetrics for whoever asks for that."""
@@ -90,7 +110,15 @@ def _add_metrics(router: APIRouter, state: State, streams: Streams) -> None:
         is_open, dropped = streams.count, streams.dropped
 
         def write() -> bytes:
-            page = metrics.page(snapshot, status, orders, now, open_streams=is_open, dropped_streams=dropped)
+            page = metrics.page(
+                snapshot,
+                status,
+                orders,
+                now,
+                open_streams=is_open,
+                dropped_streams=dropped,
+                bounds=bounds,
+            )
             return page.text(openmetrics=openmetrics).encode()
 
         # A large fleet takes a while to write; the loop ticks meanwhile.
@@ -112,10 +140,8 @@ def _add_fleet(router: APIRouter, state: State) -> None:
     @router.get("/api/v1/pools", tags=["fleet"])
     async def pools() -> shapes.Pools:
         """All pools."""
-        objectives, now = state.status().objectives, state.now()
-        return shapes.Pools(
-            items=[answers.pool_of(pool, objectives.get(pool.name), now) for pool in seen().pools.values()]
-        )
+        status, now = state.status(), state.now()
+        return shapes.Pools(items=[answers.pool_of(pool, status, now) for pool in seen().pools.values()])
 
     @router.get("/api/v1/pools/{name:path}", tags=["fleet"])
     async def pool(name: str) -> shapes.Pool:
@@ -123,7 +149,7 @@ def _add_fleet(router: APIRouter, state: State) -> None:
         found = seen().pools.get(name)
         if found is None:
             raise ApiError(404, "no_such_pool", f"there is no pool {name[:100]!r}")
-        return answers.pool_of(found, state.status().objectives.get(name), state.now())
+        return answers.pool_of(found, state.status(), state.now())
 
     @router.get("/api/v1/replicas", tags=["fleet"])
     async def replicas(pool: Filter = None, limit: Limit = 100, offset: Offset = 0) -> shapes.Replicas:
@@ -143,6 +169,13 @@ def _add_fleet(router: APIRouter, state: State) -> None:
         if found is None:
             raise ApiError(404, "no_such_replica", f"there is no replica {name[:100]!r}")
         return answers.replica_of(found, state.status(), state.now())
+
+    @router.get("/api/v1/nodes", tags=["fleet"])
+    async def nodes(limit: Limit = 100, offset: Offset = 0) -> shapes.Nodes:
+        """Nodes with GPUs, a page at a time, each with what is held against its GPUs."""
+        every = seen().nodes
+        items = [shapes.Node.model_validate(every[name]) for name in sorted(every)[offset : offset + limit]]
+        return shapes.Nodes(items=items, total=len(every), limit=limit, offset=offset)
 
 
 def _add_records(router: APIRouter, state: State) -> None:

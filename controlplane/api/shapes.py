@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from controlplane.api.finite import finite
-from controlplane.signals.decision import Mode, Severity
+from controlplane.signals.decision import Mode, Severity, Standing
 from controlplane.signals.reading import Quality, Reason
 from controlplane.signals.snapshot import Denominator, ReplicaState, Trend
 
@@ -163,6 +163,27 @@ class EngineLoad(Answer):
     kv_usage: Number
 
 
+class Limit(Answer):
+    """How many sequences a replica may hold at once, and why."""
+
+    law: str
+    slots: int = Field(description="what the law came to")
+    reason: str = Field(description="code of what moved it last, or held it")
+    detail: str
+    since: Finite = Field(description="Unix time at which `slots` last changed")
+    in_force: FiniteOrNull = Field(description="what the gateways say they go by")
+    standing: Standing | None = Field(description="what is done about it; null: nobody acts on it")
+
+
+class Out(Answer):
+    """A replica that should get no new requests."""
+
+    since: Finite
+    reason: str = Field(description="a code: gpu, wedged, unreachable, leaving, errors, overloaded, ...")
+    detail: str
+    in_force: bool = Field(description="whether it gets none; false: nothing may be enforced")
+
+
 class Replica(Answer):
     name: str
     pool: str
@@ -182,6 +203,22 @@ class Replica(Answer):
     preemption_trend: Trend
     conditions: list[Condition]
     engines: dict[str, EngineLoad]
+    limit: Limit | None = Field(description="null: no law limits it")
+    out: Out | None = Field(None, description="null: it should get requests")
+
+
+class Scale(Answer):
+    """How many replicas a pool should have, and why."""
+
+    law: str
+    replicas: int = Field(description="what its law and prudence came to")
+    ready: int
+    loading: int
+    need: Number = Field(description="replicas that its work needs, fractions included")
+    reason: str = Field(description="code of what moved or held the count last")
+    detail: str
+    since: Finite = Field(description="Unix time at which `replicas` last changed")
+    cold_start_seconds: Finite | None = Field(description="how long a replica is expected to take to start")
 
 
 class Pool(Answer):
@@ -194,6 +231,45 @@ class Pool(Answer):
     goodput: Goodput
     totals: Totals
     conditions: list[Condition]
+    standings: dict[str, Standing] = Field(
+        {}, description="what may be done in it now, by actuator; empty: nobody acts on it"
+    )
+    scale: Scale | None = Field(None, description="null: nobody says how many replicas it should have")
+
+
+class GpuVerdict(Answer):
+    """What is held against one GPU: its worst fault."""
+
+    uuid: str
+    check: str
+    fault_class: str
+    remedy: str
+    stage: str = Field(description="noted, suspected, held-down, withheld, wanted or placed")
+    since: Finite
+    sentence: str
+    why: str = Field(description="what stands against acting on it")
+
+
+class Mark(Answer):
+    """Our mark on a node that we took."""
+
+    fault: str
+    check: str
+    uuid: str
+    remedy: str
+    reason: str
+    since: FiniteOrNull
+    kind: str = Field(description="taint, cordon or both")
+
+
+class Node(Answer):
+    """A node with GPUs; without verdicts all of them look well, unless nobody sees them."""
+
+    name: str
+    gpus: int = Field(description="how many GPUs are known on it")
+    blind_since: FiniteOrNull = Field(description="Unix time from which nobody sees its GPUs")
+    verdicts: list[GpuVerdict]
+    quarantined: Mark | None = Field(description="our mark on it; null: there is none")
 
 
 class Hold(Answer):
@@ -249,6 +325,24 @@ class Decision(Answer):
     outcome: str
 
 
+class Alert(Answer):
+    """An alert that fires."""
+
+    name: str
+    severity: str
+    team: str
+    summary: str
+    runbook_url: str
+    labels: dict[str, str]
+    since: Finite = Field(description="Unix time from which it holds")
+    heard_at: Finite = Field(description="Unix time of Alertmanager's last word on it")
+
+
+class Alerts(Answer):
+    items: list[Alert] = Field(description="pages first, then by age")
+    truncated: int = Field(description="alerts that Alertmanager left out of its last word")
+
+
 class Fleet(Answer):
     """The whole, without its replicas: those are a list of their own."""
 
@@ -259,6 +353,7 @@ class Fleet(Answer):
     replicas: dict[ReplicaState, int] = Field(description="number of replicas by state")
     pools: list[Pool]
     orders: Orders
+    leads: bool = Field(True, description="false: another daemon leads and acts")
     troubles: list[str] = Field(description="sentences about the daemon itself; empty when all is well")
 
 
@@ -269,6 +364,13 @@ class Pools(Answer):
 class Replicas(Answer):
     items: list[Replica]
     total: int = Field(description="how many there are in all")
+    limit: int
+    offset: int
+
+
+class Nodes(Answer):
+    items: list[Node] = Field(description="by name")
+    total: int
     limit: int
     offset: int
 
@@ -299,6 +401,17 @@ class Summary(Answer):
     tick: int
     hold: bool
     pools: list[PoolSummary]
+
+
+class Autoscaling(Answer):
+    """What an autoscaler is told of a pool."""
+
+    pool: str
+    active: bool = Field(description="whether the pool should have any replica")
+    value: Finite = Field(description="for an HPA with target 1; it moves past its tolerance")
+    desired: int = Field(description="how many replicas it should have")
+    current: int = Field(description="how many it has, those that load included")
+    why: str
 
 
 class Health(Answer):

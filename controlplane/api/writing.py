@@ -84,8 +84,12 @@ def _find(state: State, scope: Scope, name: str) -> None:
     snapshot = state.snapshot()
     if snapshot is None:
         raise ApiError(503, "not_ready", "the first tick has not run yet")
-    # A configured pool has an objective also while it is empty. No node is known to this version.
-    there = {"pool": {*snapshot.pools, *state.status().objectives}, "replica": snapshot.replicas, "node": ()}
+    # A configured pool has an objective also while it is empty.
+    there = {
+        "pool": {*snapshot.pools, *state.status().objectives},
+        "replica": snapshot.replicas,
+        "node": snapshot.nodes,
+    }
     if name not in there[scope]:
         raise ApiError(404, f"no_such_{scope}", f"there is no {scope} {name!r}: nothing was overridden")
 

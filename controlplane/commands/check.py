@@ -24,12 +24,13 @@ def check(path: Path | None) -> None:
     config = load_or_fail(path)
     try:
         config.api.token()
+        config.api.autoscaling_token()
         OrderBook(config.daemon.hold_path, config.daemon.overrides_path)
         damage = look(config.daemon.journal, tick) if config.daemon.journal.exists() else ""
     except (TokenError, OrdersError, JournalError) as error:
         raise click.ClickException(str(error)) from None
     for line in explanation(config):
         click.echo(line)
-    for sentence in (*off_edge(config), *([damage] if damage else ())):
+    for sentence in (*off_edge(config), *config.gateway.doubts, *([damage] if damage else ())):
         click.echo(f"warning: {sentence}")
     click.echo(f"{config.path}: good")

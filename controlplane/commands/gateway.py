@@ -18,9 +18,11 @@ from controlplane.commands.file_limit import raise_file_limit
 from controlplane.config import Config, ConfigError, load
 from controlplane.daemon import log
 from controlplane.gateway.admission.prompt_size import Tokenizer
-from controlplane.gateway.settings import host_and_port
+from controlplane.gateway.admission.settings import ClassSettings, PoolObjectives
+from controlplane.gateway.settings import GatewayProcessSettings, host_and_port
 from controlplane.gateway.worker import Setup, StartError, Worker, files_needed
 from controlplane.gateway.workers import spare_collector, watch_over
+from controlplane.policy.settings import Slo
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +103,31 @@ def _setup(
     config: Config, tokenizers: dict[str, Tokenizer], worker: int, workers: int, folder: Path | None
 ) -> Setup:
     pools = {name: pool.targets for name, pool in config.pools.items() if pool.targets is not None}
-    return Setup(config.gateway, pools, config.scrape, tokenizers, worker, workers, folder)
+    settings = _with_objectives(config)
+    return Setup(
+        settings,
+        pools,
+        config.scrape,
+        tokenizers,
+        worker,
+        workers,
+        folder,
+        config.policy,
+        config.kubernetes,
+    )
+
+
+def _with_objectives(config: Config) -> GatewayProcessSettings:
+    """The gateway's settings: what a pool's `slo` says is what its interactive requests expect, unless
+    `gateway.admission.objectives` says otherwise."""
+    objectives = dict(config.gateway.admission.objectives)
+    for name, pool in config.pools.items():
+        own = objectives.get(name, PoolObjectives())
+        if own.interactive is None and pool.slo != Slo():
+            interactive = ClassSettings.model_construct(ttft=pool.slo.ttft, tpot=pool.slo.tpot)
+            objectives[name] = own.model_copy(update={"interactive": interactive})
+    admission = config.gateway.admission.model_copy(update={"objectives": objectives})
+    return config.gateway.model_copy(update={"admission": admission})
 
 
 def _tokenizers(config: Config) -> dict[str, Tokenizer]:
@@ -140,6 +166,5 @@ def _warn(config: Config, workers: int) -> None:
             f"a process may have {limit} files open, but {streams} streams need {needed}: raise the limit "
             "(ulimit -n, LimitNOFILE)"
         )
-    keys = any(tenant.keys for tenant in config.gateway.tenants.values())
-    if config.gateway.tenants and not keys:
-        _log.warning("gateway.tenants have no keys: everybody is let in, as the tenant `anybody`")
+    for sentence in config.gateway.doubts:
+        _log.warning(sentence)

@@ -11,19 +11,25 @@ from typing import BinaryIO
 import click
 from rich.console import Console
 
+from controlplane.policy.quarantine.needs import blind
+from controlplane.signals.gpu import NodeBlind, NodeReport, NodeSample
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Scrape, ScrapeFailure, Target
 from controlplane.sources.answer import LIMIT_BYTES
 from controlplane.sources.catalog import Catalog
+from controlplane.sources.dcgm_inspect import gpu_file, gpu_page, gpus
 from controlplane.sources.fetch import Client, Errand, Failed
 from controlplane.sources.inspect import inspect as look
 from controlplane.sources.inspect import read_page
 from controlplane.sources.pages import Pages
 from controlplane.sources.settings import OLLAMA_PATH
 from controlplane.sources.urls import engine_url, shown
+from controlplane.terminal.gpu_table import gpu_table
 from controlplane.terminal.page_table import Edges, page
 
 _TIMEOUT_SECONDS = 10.0
+Seen = Scrape | ScrapeFailure | NodeReport | NodeBlind
+"""What a page turned out to be: an engine's, none of one, or a GPU exporter's."""
 
 
 @click.command()
@@ -42,9 +48,10 @@ _TIMEOUT_SECONDS = 10.0
 def inspect(
     source: str, as_json: bool, previous: Path | None, interval: float | None, want: tuple[str, ...]
 ) -> None:
-    """Show every signal of one metrics page: of an engine at URL, in FILE, or on standard input (-).
+    """Show every signal of one metrics page: at URL, in FILE, or on standard input (-).
 
-    A URL without a path means /metrics. A FILE that ends in .http holds a raw HTTP response.
+    The page may be an engine's or that of NVIDIA's dcgm-exporter. A URL without a path means /metrics. A FILE
+    that ends in .http holds a raw HTTP response.
     """
     catalog = Catalog(extra=want)
     before = _read_file(previous, catalog) if previous is not None else None
@@ -54,10 +61,13 @@ def inspect(
         pages = asyncio.run(_read_url(url, catalog, interval if previous is None else None))
         before, scrape = (pages[0], pages[1]) if len(pages) == 2 else (before, pages[0])
     elif source == "-":
-        name, scrape = "standard input", read_page(_head(sys.stdin.buffer), name="-", catalog=catalog)
+        name, scrape = "standard input", _read(_head(sys.stdin.buffer), "-", catalog, http=False)
     else:
         name, scrape = source, _read_file(Path(source), catalog)
-    out = look(scrape, before, interval)
+    if isinstance(scrape, NodeReport | NodeBlind):
+        _show_gpus(scrape, before, interval, name, as_json=as_json)
+        return
+    out = look(scrape, before if isinstance(before, Scrape | ScrapeFailure) else None, interval)
     if as_json:
         click.echo(json.dumps(out, indent=2, ensure_ascii=False, allow_nan=False))
     if isinstance(scrape, ScrapeFailure):
@@ -88,13 +98,39 @@ def _url(source: str) -> str | None:
         raise click.ClickException(str(error)) from None
 
 
-def _read_file(path: Path, catalog: Catalog) -> Scrape | ScrapeFailure:
+def _show_gpus(
+    sample: NodeSample, before: Seen | None, interval: float | None, name: str, *, as_json: bool
+) -> None:
+    """The GPUs of a page, and which checks of their health would be blind with it."""
+    earlier = before if isinstance(before, NodeReport | NodeBlind) else None
+    out = gpus(sample, earlier, interval)
+    if isinstance(sample, NodeReport):
+        out["blind_checks"] = {
+            uuid: {check: list(missing) for check, missing in blind({*gpu.numbers, *gpu.unknown}, ()).items()}
+            for uuid, gpu in sample.gpus.items()
+        }
+    if as_json:
+        click.echo(json.dumps(out, indent=2, ensure_ascii=False, allow_nan=False))
+    if isinstance(sample, NodeBlind):
+        raise click.ClickException(f"{name}: {sample.detail}")
+    if not as_json:
+        Console(highlight=False).print(gpu_table(out, name))
+
+
+def _read(raw: bytes, name: str, catalog: Catalog, *, http: bool) -> Seen:
+    scrape = read_page(raw, name=name, http=http, catalog=catalog)
+    if isinstance(scrape, ScrapeFailure) and scrape.reason is Reason.NOT_AN_ENGINE:
+        return gpu_file(raw, name=name, http=http) or scrape
+    return scrape
+
+
+def _read_file(path: Path, catalog: Catalog) -> Seen:
     try:
         with path.open("rb") as file:
             raw = _head(file)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
-    return read_page(raw, name=str(path), http=path.suffix == ".http", catalog=catalog)
+    return _read(raw, str(path), catalog, http=path.suffix == ".http")
 
 
 def _head(file: BinaryIO) -> bytes:
@@ -102,7 +138,7 @@ def _head(file: BinaryIO) -> bytes:
     return file.read(LIMIT_BYTES + 1)
 
 
-async def _read_url(url: str, catalog: Catalog, again_after: float | None) -> list[Scrape | ScrapeFailure]:
+async def _read_url(url: str, catalog: Catalog, again_after: float | None) -> list[Seen]:
     """The page at `url`; two of them where it is to be read again after so many seconds."""
     ollama = url.endswith(OLLAMA_PATH)
     target = Target(shown(url), "", url, "ollama" if ollama else "auto")
@@ -110,17 +146,21 @@ async def _read_url(url: str, catalog: Catalog, again_after: float | None) -> li
     errand = Errand(accept, _TIMEOUT_SECONDS, LIMIT_BYTES, encoding)
     read = Pages(catalog, LIMIT_BYTES, counted=True).reader_for(target)
 
-    async def once(client: Client) -> Scrape | ScrapeFailure:
+    async def once(client: Client) -> Seen:
         started = time.monotonic()
         answer = await client.get(url, errand)
         seconds, at = time.monotonic() - started, time.time()
         if isinstance(answer, Failed):
             return ScrapeFailure(target.name, at, Reason.SCRAPE_FAILED, answer.detail)
-        return read(answer, at, seconds)
+        scrape = read(answer, at, seconds)
+        if isinstance(scrape, ScrapeFailure) and scrape.reason is Reason.NOT_AN_ENGINE:
+            page = gpu_page(answer.status, answer.headers, answer.body, name=target.name, at=at)
+            return page or scrape
+        return scrape
 
     async with Client() as client:
         pages = [await once(client)]
-        if again_after is not None and isinstance(pages[0], Scrape):
+        if again_after is not None and isinstance(pages[0], Scrape | NodeReport):
             await asyncio.sleep(again_after)
             pages.append(await once(client))
         return pages

@@ -1,5 +1,6 @@
 """`controlplane simulate run`, `list` and `sweep`: scenarios in virtual time."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -7,10 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from controlplane.simulator.scenario.model import Scenario
+from controlplane.simulator.scenario.model import LARGEST_SEED, Scenario
 from controlplane.simulator.scenario.policies import POLICY_NAMES, policy_named
 from controlplane.simulator.scenario.reading import built_in_names, load_scenario
-from controlplane.simulator.scenario.result import result_of, to_json
+from controlplane.simulator.scenario.result import Result, result_of, to_json
 from controlplane.simulator.scenario.run import Run
 from controlplane.simulator.scenario.sweep import Sweep, sweep_limit, sweep_rate
 from controlplane.terminal.run_table import run_table, sweep_table
@@ -24,7 +25,7 @@ _TIMES = click.FloatRange(0.01, 1000)
 @click.command()
 @click.argument("scenario")
 @click.option("--policy", metavar="P", help=f"Instead of the scenario's policy: {_POLICIES}.")
-@click.option("--seed", type=click.IntRange(0), help="Instead of the scenario's seed.")
+@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="Instead of the scenario's seed.")
 @click.option(
     "--load", "times", type=_TIMES, metavar="X", help="Instead of the scenario's factor on all rates."
 )
@@ -48,16 +49,21 @@ def run(
     `controlplane simulate run steady-2x --policy none` shows a fleet collapse, the same without --policy how
     it is kept from it.
     """
+    if chart is not None and find_spec("matplotlib") is None:
+        raise click.ClickException("charts need matplotlib: pip install 'llm-controlplane[charts]'")
+    if chart is not None and not chart.parent.is_dir():  # to be told before the run, not after it
+        raise click.ClickException(f"{chart}: cannot be written: there is no directory {chart.parent}")
     given = _load(scenario)
     try:
         changed = given.changed(policy=policy_named(policy) if policy else None, seed=seed, times=times)
+        changed.check_requests()
         going = Run(changed)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     going.go()
-    result = result_of(going, Path(scenario).stem)
+    result = result_of(going, _short(scenario))
     if chart is not None:
-        _draw(going, f"{given.title} – {result.policy['law']}", chart)
+        _draw(going, result, given.title, chart)
     if as_json:
         click.echo(to_json(result), nl=False)
     else:
@@ -94,12 +100,21 @@ def sweep(
     given = _load(scenario).changed(times=times)
     numbers = range(given.seed, given.seed + seeds)
     search = sweep_rate if rate else sweep_limit
-    found: Sweep = search(Path(scenario).stem, given, numbers, processes, whole=whole)
+    try:
+        given.check_requests()
+        found: Sweep = search(_short(scenario), given, numbers, processes, whole=whole)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         rates = _rates(given, found.best.value) if rate else {}
         Console(highlight=False).print(sweep_table(msgspec.to_builtins(found), rates))
+
+
+def _short(scenario: str) -> str:
+    """What a scenario is called: built-in names have dots of their own."""
+    return Path(scenario).name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def _load(name: str) -> Scenario:
@@ -118,12 +133,10 @@ def _rates(scenario: Scenario, times: float) -> dict[str, str]:
     }
 
 
-def _draw(going: Run, title: str, path: Path) -> None:
+def _draw(going: Run, result: Result, title: str, path: Path) -> None:
     from controlplane.simulator.scenario.chart import draw_chart  # noqa: PLC0415 - matplotlib is optional
 
     try:
-        draw_chart(going, title, path)
-    except ImportError:
-        raise click.ClickException("charts need matplotlib: pip install 'llm-controlplane[charts]'") from None
+        draw_chart(going, result, title, path)
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from None

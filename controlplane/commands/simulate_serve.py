@@ -44,8 +44,9 @@ def serve(replicas: int, port: int, **options: object) -> None:
 
     Completions, chats, tokens, models, health and metrics are vLLM's; /dcgm/metrics is what a DCGM exporter
     says of the replica's GPUs. POST to /sim/faults, from this machine, breaks a replica on purpose: JSON with
-    wedged, slow_factor, thermal_factor, gauges_frozen, scrape (good, nan, cut, error), scrape_delay_seconds,
-    xid ({"GPU": code}), drop_connections, restart_seconds. GET /sim says what is broken.
+    wedged, warming_up, slow_factor, thermal_factor, gauges_frozen, scrape (good, nan, cut, error),
+    scrape_delay_seconds, health (good, error), health_delay_seconds, xid ({"GPU": code}), drop_connections,
+    restart_seconds. GET /sim says what is broken.
     """
     settings = msgspec.convert({"replicas": replicas, "port": port, **options}, FleetSettings)
     try:

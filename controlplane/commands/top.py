@@ -1,11 +1,12 @@
-"""`controlplane top`: pools and replicas of a running daemon, live."""
+"""`controlplane top`: what a running daemon sees and does, live."""
 
 import asyncio
 import os
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
 
 import aiohttp
 import click
@@ -15,16 +16,24 @@ from rich.live import Live
 
 from controlplane.api import shapes
 from controlplane.sources.urls import engine_url
-from controlplane.terminal.fleet_table import View, screen
+from controlplane.terminal.keyboard import keyboard
+from controlplane.terminal.pages import PAGES, screen, whole
+from controlplane.terminal.view import View
 
 REFRESH_SECONDS = 2.0
 _TIMEOUT_SECONDS = 5.0
 _PAGE = 200
-_MOST_REPLICAS = 2000
+_MOST_ITEMS = 2000
 _MOST_RECORDS = 3
+_MOST_DECISIONS = 50
 _LARGEST_ANSWER_BYTES = 64 << 20
 
+_STEPS = {"\t": 1, "\x1b[C": 1, "\x1b[Z": -1, "\x1b[D": -1}
+"""Tab and arrow keys, as terminals send them, and how many pages on they go."""
+
+T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+P = TypeVar("P", shapes.Replicas, shapes.Nodes)
 
 
 class NoAnswerError(Exception):
@@ -33,20 +42,22 @@ class NoAnswerError(Exception):
 
 @click.command()
 @click.option("--url", default="http://127.0.0.1:9090", show_default=True, help="Where the daemon's API is.")
-@click.option("--once", is_flag=True, help="Print once and end, also into a pipe.")
+@click.option("--once", is_flag=True, help="Print all pages once and end, as into a pipe.")
 def top(url: str, once: bool) -> None:
-    """Show pools and replicas, the worst first: goodput as a proven interval against its objective.
+    """Show the fleet, the worst first: pools and replicas, limits, GPUs, decisions, alerts.
 
-    RUN and WAIT are requests in the engines, KV is the fullest KV cache, OUT/s output tokens, TTFT and TPOT
-    95th percentiles, PRE/s preemptions, FAILS pages that were not read, AGE that of the last one; ≥ marks
-    what a part is missing from. Narrow terminals get fewer columns. Ctrl-C ends it.
+    Goodput is a proven interval against its objective. RUN and WAIT are requests in the engines, KV is the
+    fullest KV cache, OUT/s output tokens, TTFT and TPOT 95th percentiles, PRE/s preemptions, FAILS pages that
+    were not read, AGE that of the last one; ≥ marks what a part is missing from. Narrow terminals get fewer
+    columns. Keys 1 to 5 and tab change the page, q or Ctrl-C ends it.
     """
     try:
         base = engine_url(url, "http", "").rstrip("/")
     except ValueError as error:
         raise click.ClickException(str(error)) from None
+    once = once or not sys.stdout.isatty()
     try:
-        asyncio.run(_print_once(base) if once else _watch(base))
+        asyncio.run(_print_once(base) if once else _Watch(base).run())
     except NoAnswerError as error:
         raise click.ClickException(
             f"no daemon to show at {base}: {error} (start one with `controlplane run`, or give its --url)"
@@ -59,51 +70,116 @@ async def _print_once(base: str) -> None:
     async with aiohttp.ClientSession() as session:
         view = await look(session, base)
     console = Console(highlight=False)
-    for line in screen(view, console.width, None):
+    for line in whole(view, console.width):
         console.print(line, no_wrap=True, crop=False)
 
 
-async def _watch(base: str) -> None:
-    console = Console(highlight=False)
-    async with aiohttp.ClientSession() as session:
-        view = await look(session, base)
-        trouble, last = "", time.monotonic()
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                lines = screen(view, console.width, console.height, trouble)
-                live.update(Group(*lines), refresh=True)
-                await asyncio.sleep(REFRESH_SECONDS)
-                try:
-                    view = await look(session, base)
-                    trouble, last = "", time.monotonic()
-                except NoAnswerError as error:
-                    trouble = f"no answer for {time.monotonic() - last:.0f} s: {error}; this is the last one"
+class _Watch:
+    """The live screen: a look every few seconds, another page at once."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._page = 0
+        self._is_over = False
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        console = Console(highlight=False)
+        loop = asyncio.get_running_loop()
+        async with aiohttp.ClientSession() as session:
+            view = await look(session, self._base)
+            trouble, last = "", time.monotonic()
+            loop.add_signal_handler(signal.SIGWINCH, self._wake.set)
+            with (
+                Live(console=console, screen=True, auto_refresh=False) as live,
+                keyboard(self._pressed) as has_keys,
+            ):
+                due = time.monotonic() + REFRESH_SECONDS
+                while not self._is_over:
+                    page, (width, height) = PAGES[self._page], console.size
+                    lines = screen(view, width, height, page, trouble=trouble, has_keys=has_keys)
+                    live.update(Group(*lines), refresh=True)
+                    if await self._woken_within(due - time.monotonic()):
+                        continue
+                    try:
+                        view = await look(session, self._base)
+                        trouble, last = "", time.monotonic()
+                    except NoAnswerError as error:
+                        since = time.monotonic() - last
+                        trouble = f"no answer for {since:.0f} s: {error}; this is the last one"
+                    due = time.monotonic() + REFRESH_SECONDS
+
+    async def _woken_within(self, seconds: float) -> bool:
+        """Whether a key was pressed, or the window changed, in that time."""
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        self._wake.clear()
+        return True
+
+    def _pressed(self, key: str) -> None:
+        numbers = {str(number): number - 1 for number in range(1, len(PAGES) + 1)}
+        if key in ("q", "Q"):
+            self._is_over = True
+        elif key in numbers:
+            self._page = numbers[key]
+        elif key in _STEPS:
+            self._page = (self._page + _STEPS[key]) % len(PAGES)
+        self._wake.set()
 
 
 async def look(session: aiohttp.ClientSession, base: str) -> View:
     """One look at the daemon whose API is at `base`. Raises NoAnswerError."""
     fleet = await _ask(session, f"{base}/api/v1/fleet", shapes.Fleet)
-    replicas: list[shapes.Replica] = []
-    total = 1
-    while len(replicas) < min(total, _MOST_REPLICAS):
-        page = await _ask(
-            session, f"{base}/api/v1/replicas?limit={_PAGE}&offset={len(replicas)}", shapes.Replicas
-        )
-        total = page.total
-        replicas += page.items
-        if not page.items:
-            break
-    records: list[shapes.Event | shapes.Decision] = []
-    try:
-        newest = f"since=1h&limit={_MOST_RECORDS}"
-        records += (await _ask(session, f"{base}/api/v1/events?{newest}", shapes.Events)).items
-        records += (await _ask(session, f"{base}/api/v1/decisions?{newest}", shapes.Decisions)).items
-    except NoAnswerError:
-        pass  # a journal that cannot be read stands among the fleet's troubles already
+    replicas, total = await _paged(session, f"{base}/api/v1/replicas", shapes.Replicas)
+    events, decisions, nodes, alerts = await asyncio.gather(
+        _or_none(_ask(session, f"{base}/api/v1/events?since=1h&limit={_MOST_RECORDS}", shapes.Events)),
+        _or_none(
+            _ask(session, f"{base}/api/v1/decisions?since=1h&limit={_MOST_DECISIONS}", shapes.Decisions)
+        ),
+        _or_none(_paged(session, f"{base}/api/v1/nodes", shapes.Nodes)),
+        _or_none(_ask(session, f"{base}/api/v1/alerts", shapes.Alerts)),
+    )
     now = fleet.at + fleet.age_seconds
     # Those of a time that is yet to come are from before the clock was set back.
-    past = sorted((record for record in records if record.at <= now + 1), key=lambda record: record.at)
-    return View(base, now, fleet, replicas, total, past[-_MOST_RECORDS:])
+    decided = [one for one in (decisions.items if decisions else ()) if one.at <= now + 1]
+    happened = [one for one in (events.items if events else ()) if one.at <= now + 1]
+    records = sorted([*happened, *decided], key=lambda record: record.at)
+    return View(
+        base,
+        now,
+        fleet,
+        replicas,
+        total,
+        records[-_MOST_RECORDS:],
+        decided,
+        nodes[0] if nodes else (),
+        alerts.items if alerts else (),
+    )
+
+
+async def _or_none(answer: Awaitable[T]) -> T | None:
+    """What is not needed to show the rest: a journal that cannot be read stands among the fleet's troubles
+    already, and a daemon of an earlier version has fewer answers."""
+    try:
+        return await answer
+    except NoAnswerError:
+        return None
+
+
+async def _paged(session: aiohttp.ClientSession, url: str, shape: type[P]) -> tuple[list[Any], int]:
+    """All items over several pages, up to a bound, and how many there are."""
+    items: list[Any] = []
+    total = 1
+    while len(items) < min(total, _MOST_ITEMS):
+        page = await _ask(session, f"{url}?limit={_PAGE}&offset={len(items)}", shape)
+        total = page.total
+        items += page.items
+        if not page.items:
+            break
+    return items, total
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, shape: type[M]) -> M:

@@ -32,7 +32,9 @@ class Clock:
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wall, self._steady = wall, steady
+        self.steady = steady
+        """Seconds that pass at their own pace and never jump."""
+        self._wall = wall
         self._last = after
         self._events: list[Event] = []
         self._ahead = False
@@ -45,7 +47,7 @@ class Clock:
             self._tell(wall(), LEAP, f"the last tick in the journal is {_text(-behind)} old: {why}")
 
     def now(self) -> float:
-        wall, own = self._wall(), self._steady() + self._offset
+        wall, own = self._wall(), self.steady() + self._offset
         if own - wall > LONGEST_AHEAD_SECONDS:
             self._set_back(wall, own - wall)
         elif own - wall > STEP_SECONDS:
@@ -59,7 +61,7 @@ class Clock:
                 kind = LEAP if wall - own > LEAP_SECONDS else "clock-jump"
                 self._tell(wall, kind, f"the system clock jumped forward by {_text(wall - own)}")
             self._ahead = False
-            self._offset = wall - self._steady()
+            self._offset = wall - self.steady()
         self._last = max(wall, self._last + _TINY)
         return self._last
 
@@ -79,7 +81,7 @@ class Clock:
 
     def _set_back(self, wall: float, seconds: float) -> None:
         self._ahead = False
-        self._offset = wall - self._steady()
+        self._offset = wall - self.steady()
         self._last = wall - _TINY
         self._tell(
             wall,

@@ -15,19 +15,27 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from controlplane.actuators.actuator import Actuator
+from controlplane.actuators.gateway import GatewayActuator
 from controlplane.daemon.clock import Clock
 from controlplane.daemon.counts import Counts
 from controlplane.daemon.dispatch import Dispatch
+from controlplane.daemon.handover import Handover
 from controlplane.daemon.inputs import InputCounts, Inputs
 from controlplane.daemon.journal import Entry, Journal, TickFunction
 from controlplane.daemon.journal_file import Matching
+from controlplane.daemon.leader import Alone, Leader
 from controlplane.daemon.orders import HOLD_KEY, Key, OrderBook, changes
 from controlplane.daemon.salvage import salvage
 from controlplane.daemon.schedule import Schedule
 from controlplane.daemon.settings import DaemonSettings
+from controlplane.daemon.steering import level
 from controlplane.daemon.troubles import Troubles
+from controlplane.daemon.upkeep import Upkeep
+from controlplane.policy.lasting import lasting
 from controlplane.policy.memory import Memory, rewind
+from controlplane.policy.proving import doubted
 from controlplane.policy.settings import PolicySettings
+from controlplane.policy.shares import Shares
 from controlplane.signals.decision import Decision, Event, Hold, Orders, Override, Severity
 from controlplane.signals.samples import Samples
 from controlplane.signals.snapshot import FleetSnapshot
@@ -40,6 +48,10 @@ WELL_AFTER_SECONDS = 60.0
 """Time without a failing tick after which ticks count as well: an odd page comes once an interval."""
 
 PRUNE_SECONDS = 60.0
+KEEP_SECONDS = 1.0
+HEAR_SECONDS = 1.0
+"""How often gateways are asked what they report: so long are their windows."""
+
 _MOST_NOTES = 1000  # events of our own that wait for a tick that works
 
 log = logging.getLogger(__name__)
@@ -68,12 +80,32 @@ class Daemon:
         clock: Clock,
         tick: TickFunction,
         actuators: Iterable[Actuator] = (),
+        gateways: GatewayActuator | None = None,
+        leader: Leader | None = None,
+        upkeep: Upkeep | None = None,
+        handover: Handover | None = None,
     ) -> None:
+        """`gateways` is among the actuators, after those that have pools of their own. Without `leader` this
+        daemon has no other beside it. One that follows another ticks and hears all the same, and acts on
+        nothing."""
         self.running = running
         self._journal, self._book, self._clock = journal, orders, clock
         self._tick_function = tick
         self.memory = journal.memory
-        self._dispatch = Dispatch(actuators, self._carried_out)
+        self._gateways = gateways
+        self._leader = leader or Alone(0)
+        self._upkeep = upkeep
+        self._term = self._leader.term  # as last told
+        self._handover = handover or Handover(self._leader, orders)
+        self._resumed: int | None = None  # the term in which what lasts was taken up
+        others = tuple(actuators)
+        self._dispatch = Dispatch(
+            others if gateways is None else (*others, gateways),
+            self._carried_out,
+            leads=lambda: self._leader.seconds_left() > 0,
+            first=self._handover.first,
+            steady=clock.steady,
+        )
         self._schedule = Schedule(self._job_failed, self._job_succeeded)
         self._troubles = Troubles()
         self._notes: deque[Event] = deque(maxlen=_MOST_NOTES)
@@ -93,14 +125,21 @@ class Daemon:
     # -- running -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look for targets once, then let the schedule run."""
-        try:
-            await self._discover()
-        except Exception as error:
-            self._job_failed("discover", error)
+        """Look for targets and hear the gateways once, then let the schedule run.
+
+        Gateways may have set limits by themselves while we were away; the first tick must know of that.
+        """
+        for name, job in (("discover", self._discover), ("hear", self._hear)):
+            try:
+                await job()
+            except Exception as error:
+                self._job_failed(name, error)
         self._schedule.every(DISCOVER_SECONDS, "discover", self._discover)
         self._schedule.every(self.running.inputs.poll_seconds, "poll", self._poll)
+        self._schedule.every(HEAR_SECONDS, "hear", self._hear)
         self._schedule.every(PRUNE_SECONDS, "prune", self._prune)
+        if self._upkeep is not None:
+            self._schedule.every(KEEP_SECONDS, "keep", self._keep)
         self._schedule.every(self.running.daemon.tick, "tick", self.tick)
         self._schedule.start()
 
@@ -108,6 +147,9 @@ class Daemon:
         """Let go of everything; the journal is on the disk when this returns."""
         self._schedule.stop()
         await self._dispatch.close()
+        if self._gateways is not None:
+            await self._gateways.close()
+        await self._leader.close()
         await self.running.inputs.close()
         if not await asyncio.to_thread(self._journal.close):
             log.error("the journal could not be written to its end: the disk does not answer")
@@ -118,7 +160,7 @@ class Daemon:
         if running.inputs is not old.inputs:
             samples, events = old.inputs.take()
             self._note(*events)
-            self._left = _joined(self._left, samples)
+            self._left = self._left.then(samples)
             await old.inputs.close()
             self._earlier = self._earlier.plus(old.inputs.counts)
             self._schedule.every(running.inputs.poll_seconds, "poll", self._poll)
@@ -142,8 +184,11 @@ class Daemon:
         now = self._clock.now()
         samples, events = self.running.inputs.take()
         self._note(*self._clock.take_events(), *events)
+        if self._gateways is not None:
+            self._note(*self._gateways.take_events())
         self._look_at_journal()
-        samples = _joined(self._left, samples)
+        self._look_at_leader(now)
+        samples = self._left.then(samples)
         if now < self.memory.now:
             samples = self._go_back(samples, now)
         self._look_at_orders(now)
@@ -153,9 +198,8 @@ class Daemon:
         except Exception as error:
             samples = salvage(samples, lambda fewer: self._works(fewer, now))
             self._tick_failed(error, self._left, samples, now)
-            # Never to fail on the same page again. Counters are cumulative, so a later page makes up for it;
-            # targets are told once only.
-            self._left = Samples(targets=samples.targets)
+            # Never to fail on the same page again: counters are cumulative, so a later page makes up for it.
+            self._left = samples.standing()
             try:
                 snapshot, decisions, memory = self._try(samples, now)
             except Exception:
@@ -165,12 +209,24 @@ class Daemon:
         self._left = Samples()
         notes = tuple(self._notes)
         self._notes.clear()
+        if self._resumed != self._term and self._term is not None and self._snapshot is not None:
+            # Not in the first tick: actuators know by the snapshot what is theirs.
+            self._resumed = self._term
+            self._dispatch.resume(lasting(snapshot), snapshot)
         decisions = self._dispatch.take(decisions, snapshot, self.running.daemon)
+        if self._gateways is not None and self._term is not None:
+            told, boundary = self._gateways.told, self._gateways.told_boundary
+            policy, settings = self.running.policy, self.running.daemon
+            self._gateways.set_level(level(snapshot, memory, policy, settings, told, told_boundary=boundary))
         self._journal.append(
             Entry(now, self.running.policy, samples, decisions, snapshot.events, notes, self.memory, memory)
         )
         self.memory = memory
+        if self._term is not None:
+            self._leave()
         self._snapshot = msgspec.structs.replace(snapshot, events=(*notes, *snapshot.events))
+        # Of several daemons one tries engines: each trial costs a token.
+        self.running.inputs.doubt(doubted(snapshot) if self._term is not None else {})
         self._tell(self._snapshot, snapshot.events, decisions)
         self._counts.scraped(samples.scrapes, snapshot.replicas)
         self._counts.ticked(time.perf_counter() - started)
@@ -188,6 +244,7 @@ class Daemon:
 
     def status(self) -> Status:
         policy, tick = self.running.policy, self._schedule.runs.get("tick")
+        snapshot, settings, dispatch = self._snapshot, self.running.daemon, self._dispatch
         inputs = self._earlier.plus(self.running.inputs.counts)
         return Status(
             started_at=self._started_at,
@@ -200,16 +257,23 @@ class Daemon:
             scrapes=inputs.scrapes,
             scrape_failures=dict(self._counts.scrape_failures),
             dropped_samples=inputs.dropped_samples,
+            probes=inputs.probes,
             journal_writes=self._journal.writes,
             journal_failures=self._journal.failures,
             journal_queue=self._journal.queued,
             decisions=dict(self._counts.decisions),
             events=dict(self._counts.events),
+            limit_standings={} if snapshot is None else dispatch.limit_standings(snapshot, settings),
+            pool_standings={} if snapshot is None else dispatch.pool_standings(snapshot, settings),
+            boundary_standing=None if snapshot is None else dispatch.boundary_standing(snapshot, settings),
             objectives={
                 name: Objective(pool.slo.ttft, pool.slo.tpot, pool.slo.objective)
                 for name, pool in policy.pools.items()
             },
             troubles=self._troubles.sentences(),
+            leads=self._leader.term is not None,
+            out=frozenset() if snapshot is None else dispatch.out(snapshot, settings),
+            follows=self._leader.follows,
         )
 
     def subscribe(self, listener: TickListener) -> Callable[[], None]:
@@ -231,38 +295,54 @@ class Daemon:
         return await asyncio.to_thread(self._journal.events, matching)
 
     async def hold(self, hold: Hold) -> None:
+        self._must_be_told()
         async with self._ordering:
             await asyncio.to_thread(self._book.hold, hold.by, hold.reason)
             self._look_at_orders(self._clock.now())
 
     async def release(self, by: str) -> None:
+        self._must_be_told()
         async with self._ordering:
             self._ended_by[HOLD_KEY] = by
             await asyncio.to_thread(self._book.release)
             self._look_at_orders(self._clock.now())
 
     async def override(self, override: Override) -> None:
+        self._must_be_told()
         async with self._ordering:
             await asyncio.to_thread(self._book.override, override, self._clock.now())
             self._look_at_orders(self._clock.now())
 
     async def clear_override(self, scope: str, name: str, setting: str, by: str) -> bool:
+        self._must_be_told()
         async with self._ordering:
             self._ended_by[scope, name, setting] = by
             found = await asyncio.to_thread(self._book.clear, scope, name, setting, self._clock.now())
             self._look_at_orders(self._clock.now())
             return found
 
+    def _must_be_told(self) -> None:
+        """Raises OSError where another daemon acts: an order that is kept here would bind nobody."""
+        if self._leader.follows:
+            raise OSError(None, f"this daemon follows {self._leader.follows}, which must be told")
+
     # -- the jobs ----------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
         await self.running.inputs.poll()
+
+    async def _hear(self) -> None:
+        await self.running.inputs.hear()
 
     async def _discover(self) -> None:
         await self.running.inputs.discover()
 
     async def _prune(self) -> None:
         self._journal.prune(self._clock.now())
+
+    async def _keep(self) -> None:
+        if self._upkeep is not None and self._snapshot is not None and self._leader.seconds_left() > 0:
+            await self._upkeep.keep(self._snapshot)
 
     def _job_failed(self, name: str, error: BaseException) -> None:
         if self._begin(
@@ -301,7 +381,8 @@ class Daemon:
         self._failed_at = min(self._failed_at, now)
         self._started_at = min(self._started_at, now)
         kept = tuple(page for page in samples.scrapes if page.at <= now)
-        return msgspec.structs.replace(samples, scrapes=kept)
+        probes = tuple(probe for probe in samples.probes if probe.at <= now)
+        return msgspec.structs.replace(samples, scrapes=kept, probes=probes)
 
     def _look_at_orders(self, now: float) -> None:
         """Tell what people have changed. After each order too: one may be taken back within a tick."""
@@ -310,11 +391,54 @@ class Daemon:
             self._note(*changes(self._orders, orders, now, self._ended_by))
             self._ended_by.clear()
             self._orders = orders
+            if self._term is not None:
+                self._leave()
 
     def _with_orders(self, samples: Samples) -> Samples:
         """The samples with the orders, where memory has others."""
         changed = None if self._orders == self.memory.orders else self._orders
         return msgspec.structs.replace(samples, orders=changed)
+
+    def _look_at_leader(self, now: float) -> None:
+        """Begin to lead, or stop, where that has changed since the last tick."""
+        if self._leader.trouble:
+            self._begin("lease", "lease-failing", self._leader.trouble)
+        else:
+            self._over("lease", "lease-working", "the lease can be read and written again")
+        if self._gateways is not None and self._gateways.outranked_by is not None:
+            self._leader.outrank(self._gateways.outranked_by)
+        term = self._leader.term
+        if term is None or self._term is None:
+            self._take_over(begins=term is not None)
+        if term == self._term:
+            return
+        self._term = term
+        if term is None:
+            self._handover.lose()
+            self._note(self._event("lost-lead", Severity.WARNING, "this daemon leads no longer"))
+            return
+        self._note(self._event("took-lead", Severity.INFO, f"this daemon leads with term {term}"))
+        if self._gateways is not None:
+            self._gateways.lead(Shares(term=term, now=now), term)
+
+    def _take_over(self, *, begins: bool) -> None:
+        """Take over what the leader has left, also orders: a hold that stood with the last one is never
+        lost."""
+        handed = self._handover.take_over(begins=begins)
+        self._look_at_handover()
+        if handed is not None:
+            self._left = self._left.then(Samples(handed=handed))
+
+    def _leave(self) -> None:
+        """Leave to the next leader what it must know."""
+        self._handover.leave(self._orders, self.memory)
+        self._look_at_handover()
+
+    def _look_at_handover(self) -> None:
+        if self._handover.trouble:
+            self._begin("handover", "handover-failing", self._handover.trouble)
+        else:
+            self._over("handover", "handover-working", "leaders know what others leave")
 
     def _look_at_journal(self) -> None:
         if self._journal.error:
@@ -345,6 +469,8 @@ class Daemon:
     def _carried_out(self, decision: Decision) -> None:
         self._journal.outcome(decision.id, decision.outcome)
         _log_decision(decision)
+        if self._upkeep is not None and self._snapshot is not None:
+            self._upkeep.done(decision, self._snapshot)
 
     # -- troubles and events of our own --------------------------------------------------------------
 
@@ -368,14 +494,6 @@ class Daemon:
             _log_event(event)
         self._counts.told(events=events)
         self._notes.extend(events)
-
-
-def _joined(earlier: Samples, later: Samples) -> Samples:
-    return Samples(
-        targets=earlier.targets if later.targets is None else later.targets,
-        scrapes=(*earlier.scrapes, *later.scrapes),
-        outcomes=(*earlier.outcomes, *later.outcomes),
-    )
 
 
 def _log_event(event: Event) -> None:

@@ -31,7 +31,7 @@ from controlplane.daemon.journal_file import JournalError, Matching
 from controlplane.daemon.settings import DaemonSettings
 from controlplane.policy.memory import Memory, rewind
 from controlplane.policy.settings import PolicySettings
-from controlplane.signals.decision import Decision, Event
+from controlplane.signals.decision import SET_LIMIT, Decision, Event
 from controlplane.signals.samples import Samples
 from controlplane.signals.snapshot import FleetSnapshot
 
@@ -146,6 +146,14 @@ class Journal:
             self._queue.put_nowait(entry)
         except queue.Full:
             self._failed(entry, self._cannot_write(f"{_MOST_QUEUED} ticks wait for the disk already"))
+
+    def lead(self, now: float) -> int:
+        """The term of a daemon that begins to steer at Unix time `now`: higher than all before it.
+
+        Raises JournalError where it cannot be kept: two daemons of one term could not be told apart.
+        """
+        with file.naming(self._path), closing(file.connect(self._path)) as connection:
+            return file.next_term(connection, now)
 
     def outcome(self, decision_id: str, outcome: str) -> None:
         """Have the outcome of a decision that was pending written; the decision is in the queue before it."""
@@ -308,8 +316,12 @@ class Journal:
                 connection.execute("DELETE FROM checkpoints WHERE id < ?", (id_,))
                 connection.execute("DELETE FROM segments WHERE id < ?", (segment,))
                 connection.execute("DELETE FROM settings WHERE id < (SELECT min(settings) FROM ticks)")
-        # What belongs to a tick that can still be replayed stays, however old it is.
         first = connection.execute("SELECT min(tick) FROM ticks").fetchone()[0]
+        if first is not None:
+            # Limits move all the time: they are kept as long as the samples that moved them, not for weeks.
+            with file.transaction(connection):
+                connection.execute("DELETE FROM decisions WHERE tick < ? AND action = ?", (first, SET_LIMIT))
+        # What belongs to a tick that can still be replayed stays, however old it is.
         oldest = now - self.settings.keep_decisions
         with file.transaction(connection):
             for table in () if _leapt(connection, oldest, now) else ("decisions", "events"):

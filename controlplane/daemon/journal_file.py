@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from controlplane.daemon.durable import sync_directory
+from controlplane.durable import sync_directory
 from controlplane.policy.memory import Memory
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.decision import Decision, Event, Evidence
@@ -92,6 +92,13 @@ COMMIT;
 PRAGMA journal_mode = WAL;
 """
 
+_LEADERS = """
+CREATE TABLE IF NOT EXISTS leaders (
+    term INTEGER PRIMARY KEY,       -- of one daemon, from its start to its end
+    at REAL NOT NULL
+) STRICT;
+"""
+
 _DECISION_COLUMNS = (
     "tick", "at", "id", "action", "target", "old", "new", "reason", "sentence", "evidence", "mode", "outcome"
 )  # fmt: skip
@@ -159,6 +166,20 @@ class Matching(msgspec.Struct, frozen=True):
     action: str | None = None
     kind: str | None = None
     limit: int = -1
+
+
+def next_term(connection: sqlite3.Connection, now: float) -> int:
+    """A term that is higher than all before it, kept before it is returned.
+
+    At least the Unix time, so that it is higher than those of a journal that was lost, too.
+    """
+    connection.execute(_LEADERS)
+    with transaction(connection):
+        (last,) = connection.execute("SELECT max(term) FROM leaders").fetchone()
+        term = max(int(now), (last or 0) + 1)
+        connection.execute("DELETE FROM leaders")
+        connection.execute("INSERT INTO leaders (term, at) VALUES (?, ?)", (term, now))
+    return term
 
 
 def create(path: Path) -> None:

@@ -10,13 +10,15 @@ Overrides are a small JSON file beside the journal, replaced as a whole and neve
 
 import os
 import pwd
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from controlplane.daemon.durable import replace_file, sync_directory
+from controlplane.durable import replace_file, sync_directory
+from controlplane.policy.limits.law import UNLIMITED
 from controlplane.signals.decision import Event, Hold, Mode, Orders, Override, Severity
 
 _HOLD_BYTES = 4096  # of a hold file; the rest of a longer one is not read
@@ -25,7 +27,13 @@ _TEXT_CHARS = 500  # of a reason or a name
 _MOST_OVERRIDES = 1000
 
 SCOPES = ("pool", "replica", "node")
-SETTINGS: dict[str, tuple[str, ...]] = {"mode": tuple(Mode)}
+MOST_SLOTS = int(UNLIMITED)
+_SLOTS = re.compile(r"[1-9][0-9]{0,6}")
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "mode": tuple(Mode),
+    "quarantine": ("never", "release", "allow"),  # of a node: hands off; it is well; we may act again
+    "limit": (),  # of a pool's replicas, or one: so many sequences at once, 1 to MOST_SLOTS
+}
 """What can be overridden, and with which values."""
 
 Key: TypeAlias = tuple[str, str, str]
@@ -80,12 +88,31 @@ class OrderBook:
         self._store(kept)
         return True
 
+    def adopt(self, before: Orders, orders: Orders) -> None:
+        """Let the orders that another daemon has stand here too; `before` are those that were adopted last.
+
+        A hold that somebody has ordered here stays: not acting is the safe side. Raises ValueError, OSError.
+        """
+        for override in orders.overrides:
+            _check(override)
+        if orders.overrides != self._overrides:
+            self._store(orders.overrides)
+        here = read_hold(self._hold_path)
+        if orders.hold is not None and not _same(here, orders.hold):
+            self.hold(orders.hold.by, orders.hold.reason)
+        elif orders.hold is None and before.hold is not None and _same(here, before.hold):
+            self.release()
+
     def _store(self, overrides: tuple[Override, ...]) -> None:
         text = msgspec.json.format(msgspec.json.encode(overrides), indent=2)
         if len(text) >= _OVERRIDES_BYTES:
             raise ValueError(f"all overrides together have at most {_OVERRIDES_BYTES} bytes")
-        replace_file(self._overrides_path, text + b"\n", 0o600)
+        _replace(self._overrides_path, text + b"\n", 0o600)
         self._overrides = overrides
+
+
+def _same(one: Hold | None, other: Hold) -> bool:
+    return one is not None and (one.by, one.reason) == (other.by, other.reason)
 
 
 def changes(old: Orders, new: Orders, at: float, ended_by: Mapping[Key, str]) -> tuple[Event, ...]:
@@ -146,7 +173,12 @@ def write_hold(path: Path, by: str, reason: str) -> None:
     text = " ".join(reason.split())[:_TEXT_CHARS] or "no reason given"
     # A reason that looks like the other line would be read as that.
     text = text.replace("by:", "by", 1) if text.startswith("by:") else text
-    replace_file(path, f"{text}\nby: {' '.join(by.split())[:_TEXT_CHARS]}\n".encode(), 0o644)
+    _replace(path, f"{text}\nby: {' '.join(by.split())[:_TEXT_CHARS]}\n".encode(), 0o644)
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(path, content, mode)
 
 
 def end_hold(path: Path) -> bool:
@@ -184,12 +216,21 @@ def _check(override: Override) -> None:
         raise ValueError(f"an override is for one of {', '.join(SCOPES)} (got {override.scope!r})")
     if override.setting not in SETTINGS:
         raise ValueError(f"{override.setting!r} cannot be overridden (what can: {', '.join(SETTINGS)})")
-    if override.value not in SETTINGS[override.setting]:
+    if override.setting == "limit":
+        _check_limit(override)
+    elif override.value not in SETTINGS[override.setting]:
         values = ", ".join(SETTINGS[override.setting])
         raise ValueError(f"{override.setting} is one of {values} (got {override.value!r})")
     for what, text in (("name", override.name), ("by", override.by), ("reason", override.reason)):
         if len(text) > _TEXT_CHARS:
             raise ValueError(f"the {what} of an override has at most {_TEXT_CHARS} characters")
+
+
+def _check_limit(override: Override) -> None:
+    if override.scope == "node":
+        raise ValueError(f"a node has no limit: name a pool or a replica (got node {override.name!r})")
+    if not _SLOTS.fullmatch(override.value) or int(override.value) > MOST_SLOTS:
+        raise ValueError(f"a limit is a whole number from 1 to {MOST_SLOTS} (got {override.value!r})")
 
 
 def key_of(override: Override) -> Key:

@@ -14,8 +14,11 @@ Pages = tuple[Scrape | ScrapeFailure, ...]
 def salvage(samples: Samples, works: Callable[[Samples], bool]) -> Samples:
     """The samples without the pages on which a tick fails, found by halving; `works` tries a tick.
 
-    The pages that stay work in groups; whether they work all together is for the caller to see.
+    Where it is the GPU reports, they go, and all pages stay. The pages that stay work in groups; whether
+    they work all together is for the caller to see.
     """
+    if samples.gpus and works(msgspec.structs.replace(samples, gpus=())):
+        return msgspec.structs.replace(samples, gpus=())
     tries = 0
 
     def kept(pages: Pages) -> Pages:

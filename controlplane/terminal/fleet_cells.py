@@ -20,6 +20,7 @@ from controlplane.api.shapes import (
 from controlplane.signals.reading import Quality, Reason
 from controlplane.signals.snapshot import Denominator, ReplicaState, Trend
 from controlplane.terminal.figures import age, count, percent, seconds, within
+from controlplane.terminal.standing import STYLES, pool_standing
 
 OLD_SECONDS = 20.0
 _GOODPUT_CELLS = 8
@@ -130,6 +131,23 @@ def _preemptions(of: Pool | Replica) -> Text:
     return _figure(of.load.preemptions_per_second, style="red" if sustained else "yellow")
 
 
+def _limit(row: Row) -> Text:
+    """The limit of sequences: bold where it is enforced, with the one in force where that is another.
+
+    Of a pool, what may be done there.
+    """
+    if isinstance(row.of, Pool):
+        standing = pool_standing(row.of)
+        return Text(standing or "", style=STYLES[standing])
+    if row.of.limit is None:
+        return _DASH.copy()
+    limit = row.of.limit
+    cell = Text(count(limit.slots), style=STYLES[limit.standing])
+    if limit.in_force is not None and int(limit.in_force) != limit.slots:
+        cell.append(f" ({count(limit.in_force)})", style="yellow")
+    return cell
+
+
 def _failures(row: Row) -> Text:
     if isinstance(row.of, Pool):
         return Text()
@@ -150,6 +168,7 @@ COLUMNS = (
     Column("GOODPUT", _goodput, left=True),
     Column("RUN", lambda row: _figure(row.of.load.running)),
     Column("WAIT", lambda row: _figure(row.of.load.waiting, style="yellow")),
+    Column("LIMIT", _limit, spare=4),
     Column("KV", lambda row: _kv(row.of.load)),
     Column("IN/s", lambda row: _figure(row.of.load.prompt_tokens_per_second), spare=6),
     Column("OUT/s", lambda row: _figure(row.of.load.generation_tokens_per_second), spare=3),

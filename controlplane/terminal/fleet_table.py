@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from controlplane.api.shapes import Decision, Event, Fleet, KnownNumber, Number, Objective, Pool, Replica
+from controlplane.api.shapes import Decision, Event, KnownNumber, Number, Objective, Pool, Replica
 from controlplane.signals.decision import Severity
 from controlplane.signals.snapshot import Denominator, ReplicaState
 from controlplane.signals.units import duration_text
 from controlplane.terminal.figures import age, percent, plain
-from controlplane.terminal.fleet_cells import COLUMNS, OLD_SECONDS, Row
+from controlplane.terminal.fleet_cells import COLUMNS, Row
+from controlplane.terminal.listing import cut
+from controlplane.terminal.view import View
 
 _SHORTEST_NAME = 12
 _READABLE_NAME = 24  # as much of a name as columns give way for
@@ -34,56 +36,14 @@ _WORST_STATE = (
 )
 
 
-class View(NamedTuple):
-    """What one look found. `replicas` may be fewer than `total`; `now` is the daemon's clock."""
-
-    url: str
-    now: float
-    fleet: Fleet
-    replicas: Sequence[Replica]
-    total: int
-    records: Sequence[Event | Decision] = ()
-
-
-def screen(view: View, width: int, height: int | None, trouble: str = "") -> list[Text]:
-    """The lines of the whole screen, none wider than `width`; at most `height` of them where it is given.
-
-    `trouble` is what is wrong with the connection just now.
-    """
-    top = _header(view, trouble)
+def fleet(view: View, width: int, room: int | None) -> list[Text]:
+    """Pools and replicas, what they are measured against, and what happened last; at most `room` lines."""
     bottom = [*_legend(view), *_records(view.records)]
-    room = None if height is None else max(_LEAST_ROOM, height - len(top) - len(bottom))
-    lines = [*top, *_table(view, width, room), *bottom]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return lines if height is None else lines[:height]
+    free = None if room is None else max(_LEAST_ROOM, room - len(bottom))
+    return [*_table(view, width, free), *bottom]
 
 
-# -- above and below -------------------------------------------------------------------------------
-
-
-def _header(view: View, trouble: str) -> list[Text]:
-    fleet = view.fleet
-    up, there = fleet.replicas.get(ReplicaState.UP, 0), sum(fleet.replicas.values())
-    since = view.now - fleet.at
-    title = Text.assemble(
-        ("controlplane ", "bold"),
-        (f"{plain(fleet.version)}  {plain(view.url)}  ", "dim"),
-        (f"{up}/{there} up", "green" if up == there else "yellow" if up else "bold red"),
-        (f"  tick {fleet.tick}, {age(since)} ago", "bold red" if since > OLD_SECONDS else "dim"),
-    )
-    lines = [title]
-    if fleet.orders.hold is not None:
-        hold = fleet.orders.hold
-        words = f" HOLD: nothing is acted on, for {age(view.now - hold.since)} (by {hold.by}: {hold.reason}) "
-        lines.append(Text(plain(words), style="black on yellow"))
-    for override in fleet.orders.overrides:
-        words = f"override: {override.setting} of {override.scope} {override.name} is {override.value}"
-        lines.append(Text(plain(f"{words} (by {override.by}: {override.reason})"), style="yellow"))
-    lines += [Text(f"! {plain(sentence)}", style="red") for sentence in fleet.troubles]
-    if trouble:
-        lines.append(Text(f"! {plain(trouble)}", style="bold red"))
-    return [*lines, Text()]
+# -- below -------------------------------------------------------------------------------
 
 
 def _legend(view: View) -> list[Text]:
@@ -155,7 +115,7 @@ def _table(view: View, width: int, room: int | None) -> list[Text]:
     name_width = max(_SHORTEST_NAME, min(longest, width - sum(widths) - len(widths)))
 
     def laid_out(name: Text, cells: Sequence[Text]) -> Text:
-        out = _cut(name, name_width)
+        out = cut(name, name_width)
         out.pad_right(name_width - out.cell_len)
         for column, cell, cell_width in zip(columns, cells, widths, strict=True):
             pad = " " * (cell_width - cell.cell_len)
@@ -251,6 +211,11 @@ def _below(row: Row, width: int) -> tuple[Text, ...]:
         told = any(of.detail in condition.sentence for condition in of.conditions)
         if of.state is not ReplicaState.UP and of.detail and not told:
             sentences.append(of.detail)
+    elif of.scale is not None and of.scale.replicas != of.scale.ready:
+        coming = f" and {of.scale.loading} loading" if of.scale.loading else ""
+        sentences.append(
+            f"{of.scale.replicas} replicas wanted, {of.scale.ready} ready{coming}: {of.scale.detail}"
+        )
     sentences += [f"{c.kind} for {age(row.now - c.since)}: {c.sentence}" for c in of.conditions]
     lines = []
     for sentence in sentences:
@@ -293,11 +258,3 @@ def _common_end(names: Sequence[str]) -> str:
     shared = names[0][len(names[0]) - same :]
     start = re.search(r"\.(?=[A-Za-z])|:", shared)  # never a part of an IP address
     return shared[start.start() :] if start else ""
-
-
-def _cut(name: Text, width: int) -> Text:
-    """The name, without a part before its end: names of one pool differ at their ends."""
-    if name.cell_len <= width:
-        return name.copy()
-    head = width // 3
-    return Text.assemble(name[:head], "…", name[len(name) - (width - 1 - head) :])

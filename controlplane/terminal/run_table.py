@@ -17,7 +17,6 @@ _MOST_TENANTS = 12
 
 def run_table(result: Json, title: str) -> RenderableType:
     """One run: what became of the requests, how long they took, and what the daemon made of it."""
-    offered = result["offered"]
     law = result["policy"]["law"]
     head = Text.assemble(
         (plain(result["scenario"]), "bold"),
@@ -25,12 +24,14 @@ def run_table(result: Json, title: str) -> RenderableType:
         f"load {result['load']:g}x, policy {law}, seed {result['seed']}, "
         f"{seconds(result['measured_seconds'])} measured",
     )
-    parts: list[RenderableType] = [head, _ends(result, offered), _latencies(result)]
+    parts: list[RenderableType] = [head, _ends(result), _latencies(result)]
     parts.append(_split("length", result["by_length"]))
     if len(result["by_tenant"]) > 1:
         parts.append(_split("tenant", dict(list(result["by_tenant"].items())[:_MOST_TENANTS])))
     if result["daemon"] is not None:
         parts.append(_as_reported(result["daemon"]))
+    if result["gpus"] is not None:
+        parts += _gpus(result["gpus"])
     parts += _told(result)
     return Group(*parts)
 
@@ -61,22 +62,13 @@ def sweep_table(sweep: Json, rates: Mapping[str, str]) -> RenderableType:
     return Group(table, Text("\n".join(lines), style="bold"))
 
 
-def _ends(result: Json, offered: int) -> Table:
+def _ends(result: Json) -> Table:
     table = _plain_table(
-        "offered", "completed", "good", "refused", "failed", "gave up", "req/s good", "tok/s good"
+        "offered", "completed", "good", "refused", "failed", "gave up", "inside", "good/s", "tok/s good"
     )
-    refused = result["refused"]
-    share = f" ({percent(refused / offered)})" if refused else ""
-    table.add_row(
-        count(offered),
-        count(result["completed"]),
-        count(result["good"]),
-        f"{count(refused)}{share}",
-        count(result["failed"]),
-        count(result["gave_up"]),
-        count(result["request_goodput"]),
-        count(result["token_goodput"]),
-    )
+    counts = ("offered", "completed", "good", "refused", "failed", "gave_up", "in_system_at_end")
+    rates = ("request_goodput", "token_goodput")
+    table.add_row(*(count(result[name]) for name in (*counts, *rates)))
     return table
 
 
@@ -102,8 +94,8 @@ def _split(what: str, parts: Mapping[str, Json]) -> Table:
                 plain(name),
                 count(part["offered"]),
                 count(part["completed"]),
-                percent(part["good"] / part["offered"]),
-                percent(part["refused"] / part["offered"]),
+                count(part["good"]),
+                count(part["refused"]),
                 count(part["token_goodput"]),
             )
     return table
@@ -118,6 +110,25 @@ def _as_reported(daemon: Json) -> Text:
         )
 
     return Text(f"goodput as the daemon sees it: {line('request', 'req/s')}; {line('token', 'tok/s')}")
+
+
+def _gpus(gpus: Json) -> Sequence[RenderableType]:
+    table = _plain_table("fault", "of", "at", "last new request", "node taken", "node back")
+    for fault in gpus["faults"]:
+        after = ("no_request_after_seconds", "node_taken_after_seconds", "node_back_after_seconds")
+        table.add_row(
+            plain(fault["kind"]),
+            plain(fault["target"]),
+            seconds(fault["at"]),
+            *(_or_dash(fault[name], lambda value: f"+{seconds(value)}") for name in after),
+        )
+    wrong = [*gpus["nodes_taken_wrongly"], *gpus["replicas_out_wrongly"]]
+    lost = gpus["goodput_lost_ratio"]
+    sentence = (
+        f"{count(gpus['nodes_taken'])} nodes taken; wrongly out: {', '.join(map(plain, wrong)) or 'none'}; "
+        f"goodput lost since the first fault: {_or_dash(lost, percent)}"
+    )
+    return [table, Text(sentence)]
 
 
 def _told(result: Json) -> Sequence[Text]:

@@ -4,10 +4,13 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes, mode: int) -> None:
-    """Put `content` at `path`, making its directory where there is none. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+def replace_file(path: Path, content: bytes, mode: int, *, beside: Path | None = None) -> None:
+    """Put `content` at `path`, in a directory that is there. Raises OSError, and then nothing has changed.
+
+    It is written `beside` it first: by default under a name of this process, as several may write the file.
+    `mode` is that of a new file, less the umask.
+    """
+    new = beside or path.with_name(f".{path.name}.{os.getpid()}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
