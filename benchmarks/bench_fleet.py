@@ -52,7 +52,8 @@ from controlplane.sources.dialect import Translator
 from controlplane.sources.exposition import Reader
 from controlplane.sources.fetch import Client
 from controlplane.sources.pages import Pages
-from controlplane.sources.poller import CALLS_PER_INTERVAL, Poller
+from controlplane.sources.poller import Poller
+from controlplane.sources.rounds import CALLS_PER_INTERVAL
 from controlplane.sources.settings import ScrapeSettings
 
 ROOT = Path(__file__).parents[1]
@@ -224,7 +225,7 @@ async def poll(ports: list[int], seconds: float, folder: str, profile: cProfile.
         while (now := time.monotonic()) < begin + WARM_SECONDS + seconds:
             if not measuring and now >= begin + WARM_SECONDS:
                 measuring = True
-                start, cpu, missed = now, time.process_time(), poller.counts.missed_turns
+                start, cpu, missed = now, time.process_time(), poller.missed_turns
                 loop_cpu = time.thread_time()
                 before = poller.counts.seconds
                 spent.seconds = dict.fromkeys(spent.seconds, 0.0)
@@ -250,7 +251,7 @@ async def poll(ports: list[int], seconds: float, folder: str, profile: cProfile.
             targets=len(ports),
             scrapes=results + len(poller.take()),
             failures=failures,
-            missed=poller.counts.missed_turns - missed,
+            missed=poller.missed_turns - missed,
             core_percent=100 * used / wall,
             http_percent=100 * (in_loop - sum(spent.seconds.values())) / wall,
             read_percent=100 * spent.seconds["read"] / wall,

@@ -1,12 +1,14 @@
-"""Fit constants of the step law to a run that was measured, request by request."""
+"""Fit constants of the step law: to a run that was measured request by request, or to a few closed loops."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import exp, log
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.closed_loop import Point, Users, closed_loop
 from benchmarks.nelder_mead import nelder_mead
 from controlplane.simulator.engine import Engine
 from controlplane.simulator.request import Finished, Request
@@ -84,6 +86,34 @@ def fit(
     start = [law.host * 1e3 + 1.0 if name == "host" else 1.0 for name in free]
     step = [1.0 if name == "host" else 0.1 for name in free]
     return changed(nelder_mead(error, start, step, tries))
+
+
+def fit_loops(
+    measured: Mapping[Users, Point], settings: EngineSettings, *, free: Sequence[str], tries: int = 100
+) -> StepLaw:
+    """The law that meets mean TTFT and token gap of closed loops best; the constants not in `free` are 0.
+
+    Error: mean squared logarithm of simulated over measured. Throughput is not used.
+    """
+    alone = min(measured, key=lambda users: users.count)
+    gap, ttft = measured[alone].gap_seconds, measured[alone].ttft_seconds
+    prompt = float(np.mean(alone.prompt.draw(np.random.default_rng(1), 1000)))
+    likely = {"weights": gap / 2, "host": gap / 2, "token": ttft / prompt, "sequence": gap / 50}
+    nothing = StepLaw(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def law(point: Sequence[float]) -> StepLaw:
+        values = {name: exp(value) for name, value in zip(free, point, strict=True)}
+        return msgspec.structs.replace(nothing, **values)
+
+    def error(point: Sequence[float]) -> float:
+        total = 0.0
+        for users, known in measured.items():
+            found = closed_loop(law(point), settings, users)
+            total += log(found.ttft_seconds / known.ttft_seconds) ** 2
+            total += log(found.gap_seconds / known.gap_seconds) ** 2
+        return total / (2 * len(measured))
+
+    return law(nelder_mead(error, [log(likely[name]) for name in free], [0.5] * len(free), tries))
 
 
 def _latencies(rows: list[tuple[float, float, int]]) -> Latencies:
