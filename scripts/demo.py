@@ -1,93 +1,35 @@
 #!/usr/bin/env python3
-"""A fleet that moves: simulated vLLM servers, clients that ask too much, and controlplane that watches.
+"""A fleet that collapses and recovers: simulated vLLM servers, clients that ask too much, and controlplane.
 
     make demo        (or: .venv/bin/python scripts/demo.py)
 
+Control is off at first; the key `c`, or `scripts/demo.py on` and `off` from another terminal, switches it.
 Needs no GPU, no network and no configuration; what it writes is in var/demo here. Ctrl-C ends all of it.
 """
 
 import asyncio
 import contextlib
-import fcntl
 import json
-import shutil
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
-from asyncio.subprocess import Process
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from demo_load import CELL_SECONDS, WINDOW_SECONDS, Limits, Load, Phase
+import click
+from demo_load import Load, Phase
 from demo_screen import Screen
+from demo_site import FOLDER, MODEL, POOL, DemoError, Site, command, only_one_here
+from demo_switch import KEY, is_on, switch
 
-FOLDER = Path("var/demo")
-ENGINE, REPLICAS = "2xh100-70b-fp8", 3
-FLEET_OPTIONS = ("--max-num-seqs", "48", "--kv-tokens", "40000", "--max-model-len", "4096")
-CAPACITY_PER_SECOND = 8.0 * REPLICAS
-"""What the fleet can answer of the load's questions: where goodput ends when the rate is raised slowly."""
-LIMITS = Limits(ttft=2.5, tpot=0.075)
+from controlplane.terminal.keyboard import keyboard
+
 PHASES = (
-    Phase("light", 20.0, 0.5, "half of what the fleet can answer"),
-    Phase("overload", 35.0, 2.0, "twice what it can"),
-    Phase("light", 45.0, 0.5, "half again; the queue must be worked off first"),
+    Phase("light", 10.0, 0.5, "half of what the fleet can answer"),
+    Phase("overload", float("inf"), 2.0, "twice what it can"),
 )
 LINE_SECONDS = 5.0
 START_SECONDS = 30.0
-STOP_SECONDS = 2.0
-
-CONFIG = """\
-# Written by the demo.
-pools:
-  chat:
-    targets: {{static: [{urls}]}}
-    slo: {{ttft: {ttft}s, tpot: {tpot}s, objective: 95%}}
-scrape: {{interval: 1s, timeout: 900ms}}
-policy: {{stale_after: 5s, rate_window: 5s, goodput_cell: {cell:.0f}s, window: {window:.0f}s}}
-daemon: {{tick: 1s, journal: journal.db}}
-api: {{listen: "127.0.0.1:{port}"}}
-"""
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
-
-
-class Child:
-    """A controlplane command of ours, with its output in a file."""
-
-    def __init__(self, name: str, *arguments: str) -> None:
-        self._name = name
-        self._log = FOLDER / f"{name}.log"
-        self._arguments = arguments
-        self._process: Process | None = None
-
-    async def start(self) -> None:
-        with self._log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                _command(), *self._arguments, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    async def watch(self) -> None:
-        """Raises DemoError when it ends by itself."""
-        assert self._process is not None
-        code = await self._process.wait()
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])
-        raise DemoError(f"the {self._name} ended with code {code}; the end of {self._log}:\n{tail}")
-
-    async def stop(self) -> None:
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_SECONDS)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 class Demo:
@@ -95,32 +37,18 @@ class Demo:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        first, api_port = free_ports(8000, REPLICAS), free_ports(9090, 1)
-        self._urls = [f"http://127.0.0.1:{first + i}" for i in range(REPLICAS)]
-        self._api = f"http://127.0.0.1:{api_port}"
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir(parents=True)
-        config, urls = FOLDER / "controlplane.yaml", ", ".join(self._urls)
-        config.write_text(
-            CONFIG.format(
-                urls=urls,
-                ttft=LIMITS.ttft,
-                tpot=LIMITS.tpot,
-                window=WINDOW_SECONDS,
-                cell=CELL_SECONDS,
-                port=api_port,
-            )
-        )
-        fleet = ("--engine", ENGINE, "--port", str(first), "--replicas", str(REPLICAS), *FLEET_OPTIONS)
-        self._children = (Child("fleet", "simulate", "serve", *fleet), Child("daemon", "run", str(config)))
-        self._load = Load(self._urls, ENGINE, PHASES, capacity_per_second=CAPACITY_PER_SECOND, limits=LIMITS)
+        self._site = Site()
+        self._load = Load(self._site.gateway, MODEL, PHASES)
+        self._fleet: dict[str, Any] = {}
+        self._pressed = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. Raises DemoError where something ends that should not."""
         jobs: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        children = self._site.children
         try:
-            await asyncio.gather(*(child.start() for child in self._children))
-            jobs += [asyncio.create_task(child.watch()) for child in self._children]
+            await asyncio.gather(*(child.start() for child in children))
+            jobs += [asyncio.create_task(child.watch()) for child in children]
             jobs.append(asyncio.create_task(self._show()))
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             # On Ctrl-C in a terminal the children end by themselves too: that is no error then.
@@ -131,56 +59,70 @@ class Demo:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
-            await asyncio.gather(*(child.stop() for child in self._children))
+            await asyncio.gather(*(child.stop() for child in children))
 
     async def _show(self) -> None:
         await self._ready()
-        self._screen.introduce(self._urls, self._api, str(_command()), str(FOLDER))
-        load = asyncio.create_task(self._load.run())
-        await asyncio.sleep(0)  # so that it has begun
-        phase = None
-        try:
-            for count in range(1, 1 << 62):
-                if self._load.phase is not phase:
-                    phase = self._load.phase
-                    self._screen.begin(phase, first=phase is PHASES[0])
-                await asyncio.wait([load], timeout=max(0.1, count * LINE_SECONDS - self._load.seconds))
-                if load.done():
-                    load.result()
-                pool = await asyncio.to_thread(self._pool)
-                self._screen.line(self._load.seconds, phase, self._load.window(), pool)
-        finally:
-            load.cancel()
-            await asyncio.gather(load, return_exceptions=True)
+        with keyboard(self._press) as has_keys:
+            self._screen.introduce(self._site, str(command()), has_keys=has_keys)
+            jobs = [asyncio.create_task(job) for job in (self._load.run(), self._switched(), self._lines())]
+            try:
+                done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                for job in done:
+                    job.result()
+            finally:
+                for job in jobs:
+                    job.cancel()
+                await asyncio.gather(*jobs, return_exceptions=True)
+
+    def _press(self, key: str) -> None:
+        if key.lower() == KEY:
+            self._pressed.set()
+
+    async def _switched(self) -> None:
+        """Do what the key asks for."""
+        while True:
+            await self._pressed.wait()
+            self._pressed.clear()
+            on = not is_on(await asyncio.to_thread(self._ask))
+            try:
+                await asyncio.to_thread(switch, on)
+            except DemoError as error:
+                self._screen.say(f" -- {error}", "red")
+
+    async def _lines(self) -> None:
+        """A line now and then, and a heading where something has changed."""
+        phase, on = None, False
+        for count in range(1, 1 << 62):
+            if self._load.phase is not phase:
+                phase = self._load.phase
+                self._screen.begin(phase, first=phase is PHASES[0])
+            while (left := count * LINE_SECONDS - self._load.seconds) > 0:
+                await asyncio.sleep(min(left, 0.5))
+                if is_on(await asyncio.to_thread(self._ask)) is not on:
+                    on = not on
+                    self._screen.switched(on)
+            pool = next((one for one in self._fleet.get("pools", ()) if one["name"] == POOL), {})
+            self._screen.line(self._load.seconds, self._load.window(), pool, on=on)
 
     async def _ready(self) -> None:
         """Wait until all that was started answers."""
-        urls = [f"{self._urls[-1]}/health", f"{self._api}/readyz"]
+        silent = self._site.probes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
                 while True:
-                    if None not in [await asyncio.to_thread(get, url) for url in urls]:
+                    silent = [url for url in silent if await asyncio.to_thread(get, url) is None]
+                    if not silent:
                         return
                     await asyncio.sleep(0.05)
-        raise DemoError(f"no answer within {START_SECONDS:.0f} s; see the logs in {FOLDER}")
+        raise DemoError(f"no answer from {silent[0]} within {START_SECONDS:.0f} s; see the logs in {FOLDER}")
 
-    def _pool(self) -> dict[str, Any]:
-        """What the daemon says of the pool; empty where it says nothing."""
-        answer = get(f"{self._api}/api/v1/fleet")
-        pools = json.loads(answer)["pools"] if answer else []
-        return pools[0] if pools else {}
-
-
-@contextlib.contextmanager
-def only_one_here() -> Iterator[None]:
-    """Raises DemoError where another demo uses this folder: each begins it anew."""
-    FOLDER.parent.mkdir(parents=True, exist_ok=True)
-    with FOLDER.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DemoError(f"another demo runs here and uses {FOLDER}") from None
-        yield
+    def _ask(self) -> dict[str, Any]:
+        """What the daemon says of the fleet; what it said last where it says nothing."""
+        answer = get(f"{self._site.api}/api/v1/fleet")
+        if answer:
+            self._fleet = json.loads(answer)
+        return self._fleet
 
 
 def get(url: str) -> bytes | None:
@@ -192,41 +134,25 @@ def get(url: str) -> bytes | None:
         return None
 
 
-def free_ports(preferred: int, count: int) -> int:
-    """The first of `count` free consecutive ports, from `preferred` on. Raises DemoError."""
-    for first in range(preferred, 65536 - count, 10):
-        with contextlib.ExitStack() as probes:
-            try:
-                for port in range(first, first + count):
-                    probe = probes.enter_context(socket.socket())
-                    # As the servers do: a port whose connections have just ended is free.
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    raise DemoError(f"no {count} consecutive ports are free from {preferred} on")
-
-
-def _command() -> Path:
-    """The controlplane command beside this Python, as short as it can be written."""
-    command = Path(sys.executable).with_name("controlplane")
-    return command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
-
-
-async def _run(demo: Demo) -> None:
+async def _run(screen: Screen) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
-    await demo.run(stop)
+    await Demo(screen).run(stop)
 
 
-def main() -> None:
-    screen = Screen(CAPACITY_PER_SECOND, LIMITS)
+@click.command()
+@click.argument("control", type=click.Choice(["on", "off"]), required=False)
+def main(control: str | None) -> None:
+    """Run the demo; with CONTROL, switch control on or off in the one that runs in this folder."""
+    screen = Screen()
     try:
+        if control is not None:
+            switch(control == "on")
+            return
         with only_one_here():
-            asyncio.run(_run(Demo(screen)))
+            asyncio.run(_run(screen))
     except DemoError as error:
         screen.say(f"demo: {error}", "red")
         sys.exit(1)

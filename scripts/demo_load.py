@@ -1,4 +1,4 @@
-"""The demo's clients: they ask at a rate that goes up and down, whatever becomes of their questions."""
+"""The demo's clients: they ask at a rate of their own, whatever becomes of their questions."""
 
 import asyncio
 import math
@@ -12,11 +12,15 @@ import aiohttp
 
 from controlplane.simulator.http.tokens import WORDS
 
+CAPACITY_PER_SECOND = 24.0
+"""What three replicas of the demo's engine can answer of these questions: where goodput ends when the rate is
+raised slowly."""
 PATIENCE_SECONDS = 15.0
 """Who has no first token by then hangs up."""
 WINDOW_SECONDS, CELL_SECONDS = 10.0, 1.0
 """Clients and daemon look back as far. The daemon's window ends with its last whole cell, so does theirs."""
 _OFFERED_SECONDS = 5.0
+_REFUSALS = (429, 503)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class Limits:
     tpot: float
 
 
+LIMITS = Limits(ttft=2.5, tpot=0.075)
+
+
 @dataclass(frozen=True)
 class Lengths:
     """Lognormal lengths in tokens."""
@@ -55,40 +62,32 @@ PROMPT, ANSWER = Lengths(600, 0.8, 3000), Lengths(129, 0.93, 900)
 
 @dataclass(frozen=True)
 class Ended:
-    """One question and what became of it. `ttft` is None where its client hung up or was turned away."""
+    """One question and what became of it. `ttft` is None where its client hung up or was refused."""
 
     at: float
-    ttft: float | None
-    is_good: bool
+    ttft: float | None = None
+    is_good: bool = False
+    is_refused: bool = False
 
 
 @dataclass(frozen=True)
 class Window:
-    """The last few seconds as the clients saw them; None where nothing ended."""
+    """The last few seconds as the clients saw them. `ttft_p95` is None where nobody got an answer."""
 
     offered_per_second: float
-    good_ratio: float | None
+    good_per_second: float
     ttft_p95: float | None
+    refused_ratio: float
     gone_ratio: float
 
 
 class Load:
-    """Open loop: questions come at random, to one server after the other, as a plain balancer sends them."""
+    """Open loop: questions come at random, all to one address."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        model: str,
-        phases: Sequence[Phase],
-        *,
-        capacity_per_second: float,
-        limits: Limits,
-    ) -> None:
-        self._urls = urls
+    def __init__(self, url: str, model: str, phases: Sequence[Phase]) -> None:
+        self._url = url
         self._model = model
         self._phases = phases
-        self._capacity = capacity_per_second
-        self._limits = limits
         self._rng = random.Random(7)  # noqa: S311 - not for secrets
         self._started = time.monotonic()
         self._sent: deque[float] = deque()
@@ -116,10 +115,10 @@ class Load:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             self._started = due = time.monotonic()
             try:
-                for number in range(1 << 62):
-                    due += self._rng.expovariate(self._capacity * self.phase.share)
+                while True:
+                    due += self._rng.expovariate(CAPACITY_PER_SECOND * self.phase.share)
                     await asyncio.sleep(max(0.0, due - time.monotonic()))
-                    task = asyncio.create_task(self._ask(session, self._urls[number % len(self._urls)]))
+                    task = asyncio.create_task(self._ask(session))
                     self._asking.add(task)
                     task.add_done_callback(self._asking.discard)
             finally:
@@ -138,14 +137,16 @@ class Load:
         ended = [one for one in self._ended if one.at <= end]
         ttfts = sorted(one.ttft for one in ended if one.ttft is not None)
         count = len(ended)
+        gone = sum(one.ttft is None and not one.is_refused for one in ended)
         return Window(
             offered_per_second=len(self._sent) / min(_OFFERED_SECONDS, self.seconds),
-            good_ratio=sum(one.is_good for one in ended) / count if count else None,
+            good_per_second=sum(one.is_good for one in ended) / min(WINDOW_SECONDS, self.seconds),
             ttft_p95=ttfts[math.ceil(0.95 * len(ttfts)) - 1] if ttfts else None,
-            gone_ratio=sum(one.ttft is None for one in ended) / count if count else 0.0,
+            refused_ratio=sum(one.is_refused for one in ended) / count if count else 0.0,
+            gone_ratio=gone / count if count else 0.0,
         )
 
-    async def _ask(self, session: aiohttp.ClientSession, url: str) -> None:
+    async def _ask(self, session: aiohttp.ClientSession) -> None:
         """One question, to its end or to the end of patience."""
         words = self._rng.choices(WORDS, k=PROMPT.draw(self._rng))
         body = {
@@ -157,10 +158,11 @@ class Load:
         }
         sent = time.monotonic()
         self._sent.append(sent)
-        first, tokens = None, 0
+        first, tokens, refused = None, 0, False
         try:
             async with asyncio.timeout(PATIENCE_SECONDS) as patience:
-                async with session.post(f"{url}/v1/completions", json=body) as answer:
+                async with session.post(f"{self._url}/v1/completions", json=body) as answer:
+                    refused = answer.status in _REFUSALS
                     answer.raise_for_status()
                     async for data in answer.content.iter_any():
                         if first is None:
@@ -171,8 +173,8 @@ class Load:
             first = None
         now = time.monotonic()
         if first is None:
-            self._ended.append(Ended(now, None, is_good=False))
+            self._ended.append(Ended(now, is_refused=refused))
             return
         tpot = (now - first) / max(tokens - 1, 1)
-        good = first - sent <= self._limits.ttft and tpot <= self._limits.tpot
-        self._ended.append(Ended(now, first - sent, is_good=good))
+        good = first - sent <= LIMITS.ttft and tpot <= LIMITS.tpot
+        self._ended.append(Ended(now, first - sent, good))
