@@ -24,7 +24,7 @@ def sized(row: dict[str, Any], **replaced: Any) -> PromptSize:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_prompt_has_a_size_and_none_is_refused(name: str) -> None:
+def test_E5_every_prompt_has_a_size_and_none_is_refused(name: str) -> None:
     row = ROWS[name]
     size = sized(row)
     assert size.tokens == row.get("prompt_tokens", size.tokens)
@@ -36,20 +36,20 @@ def test_every_prompt_has_a_size_and_none_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=list(ROWS))
-def test_the_bodies_are_read_as_they_are_sent(line: str) -> None:
+def test_E5_the_bodies_are_read_as_they_are_sent(line: str) -> None:
     body = ROWS[json.loads(line)["name"]]["body"]
     for ascii_only in (True, False):
         assert read_body(json.dumps(body, ensure_ascii=ascii_only).encode()) == body
 
 
-def test_an_image_counts_by_its_figure_not_by_its_base64() -> None:
+def test_E5_an_image_counts_by_its_figure_not_by_its_base64() -> None:
     size = sized(ROWS["parts"])
     assert len(LINES[4]) > 4000
     assert size.media_tokens == Media().image_tokens
     assert size.tokens - size.media_tokens < 20
 
 
-def test_an_unknown_part_gets_the_default_figure() -> None:
+def test_E5_an_unknown_part_gets_the_default_figure() -> None:
     video = sized(ROWS["unknown_part"])
     assert video.media_tokens == Media().video_tokens
     messages = [{"role": "user", "content": [{"type": "hologram", "hologram": {"url": "x" * 9999}}]}]
@@ -58,7 +58,7 @@ def test_an_unknown_part_gets_the_default_figure() -> None:
     assert unknown.tokens < Media().unknown_tokens + 20
 
 
-def test_tool_definitions_and_arguments_are_part_of_the_size() -> None:
+def test_E5_tool_definitions_and_arguments_are_part_of_the_size() -> None:
     row = ROWS["null_content_with_tool_calls"]
     whole = sized(row)
     without_tools = sized(row, tools=None)
@@ -69,7 +69,7 @@ def test_tool_definitions_and_arguments_are_part_of_the_size() -> None:
     assert whole.text_bytes - without_arguments.text_bytes == len('{"city":"Oslo"}')
 
 
-def test_token_ids_are_exact_and_embeddings_reserve_no_output() -> None:
+def test_E5_token_ids_are_exact_and_embeddings_reserve_no_output() -> None:
     row = ROWS["embeddings_ids"]
     size = sized(row)
     assert size.basis is Basis.IDS

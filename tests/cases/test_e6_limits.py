@@ -22,7 +22,7 @@ READ_AS_200 = 1200
 
 
 @pytest.mark.parametrize("row", CASE["rows"], ids=lambda row: json.dumps(row["fields"]))
-def test_reservation(row: dict[str, Any]) -> None:
+def test_E6_reservation(row: dict[str, Any]) -> None:
     endpoint = Endpoint(row["path"])
     nothing_learned = OutputQuantiles().learned_tokens(OutputKey("acme", row["path"]))
     output = output_size(endpoint, row["fields"], SETTINGS, OutputCeiling(), nothing_learned)
@@ -33,7 +33,7 @@ def test_reservation(row: dict[str, Any]) -> None:
     assert not output.edits
 
 
-def test_settlement_is_charged_once() -> None:
+def test_E6_settlement_is_charged_once() -> None:
     settle = CASE["settle"]
     ledger = Ledger(extension_tokens=256)
     ledger.budget_tokens = 100_000

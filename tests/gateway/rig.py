@@ -152,7 +152,7 @@ class Rig:
     def replicas(self) -> dict[str, Any]:
         return dict(self.worker.admission.status(self.worker.around.door.now()).replicas)
 
-    async def until(self, condition: Any, seconds: float = 10.0) -> None:
+    async def until(self, condition: Any, seconds: float = 60.0) -> None:
         """Wait until `condition()` is true."""
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 (it looks from outside)

@@ -81,7 +81,7 @@ class Call:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
-    async def until_closed(self, seconds: float = 10.0) -> None:
+    async def until_closed(self, seconds: float = 60.0) -> None:
         await asyncio.wait_for(self.is_closed.wait(), seconds)
 
 

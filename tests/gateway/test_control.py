@@ -107,7 +107,7 @@ async def test_limits_budgets_share_mode_and_readings_arrive() -> None:
     async with gateway(first, second) as rig:
         order = message(first, second, mode="enforce", share=0.5)
         order["replicas"][0] |= {"limit": 10, "kv_tokens": 1000, "overcommit": 1.2}
-        order["replicas"][0] |= {"read_at": time.time(), "running": 1, "waiting": 1, "kv_usage": 0.3}
+        order["replicas"][0] |= {"read_at": time.time(), "running": 6, "waiting": 1, "kv_usage": 0.9}
         order["replicas"][1] |= {"rotation": "quarantined"}
         assert (await steer(rig, order))[0] == 200
         status = rig.worker.admission.status(rig.worker.around.door.now())
@@ -151,7 +151,7 @@ async def test_when_messages_lapse_the_gateway_finds_its_targets_itself() -> Non
             await rig.until(lambda: list(rig.replicas) == [theirs.name])
             await rig.until(lambda: rig.worker.steering.is_alone, 5)
             assert rig.worker.admission.mode == "observe"
-            await rig.until(lambda: own.name in rig.replicas, 10)
+            await rig.until(lambda: own.name in rig.replicas and rig.replicas[own.name].rotation == "in", 10)
             assert (await rig.ask(chat(stream=False))).status == 200
             assert own.calls
             # A leader that comes back takes over again.

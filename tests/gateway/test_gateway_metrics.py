@@ -6,8 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.endpoint import Endpoint
 from controlplane.gateway.admission.replica import ReplicaSpec
-from controlplane.gateway.admission.request import ServiceClass
+from controlplane.gateway.admission.request import Request, ServiceClass
 from controlplane.gateway.admission.settings import AdmissionSettings
+from controlplane.gateway.admission.verdict import Admitted, Queued
 from controlplane.gateway.metrics import Metrics, Sheet, merged, page
 from controlplane.gateway.record import End, Record
 from controlplane.gateway.told_windows import KEPT_SECONDS, MOST_WINDOWS, ToldWindows
@@ -129,3 +130,26 @@ def test_old_windows_and_too_many_are_forgotten(count: int) -> None:
     kept = told.after(0.0)
     assert len(kept) == min(count, MOST_WINDOWS)
     assert {each.end for each in kept} == {KEPT_SECONDS + 3}
+
+
+def test_the_queue_s_caps_and_outgrown_streams_are_shown() -> None:
+    settings = AdmissionSettings.model_validate({"mode": "enforce"})
+    admission = Admission(settings, gateway="gw", now=0.0)
+    admission.set_replicas([ReplicaSpec(name="r", pool="chat", kv_tokens=1000)], 0.0)
+    admission.set_limits({"r": 1.0}, {}, 0.0)
+    ask = Request(tenant="acme", prompt_tokens=100, output_tokens=10, most_output_tokens=500)
+    running = admission.offer(ask, 0.0, 0.5)
+    assert isinstance(running, Admitted)
+    admission.tokens(running.ticket, 50, 0.1)
+    assert isinstance(admission.offer(ask, 0.1, 0.5), Queued)
+    assert "queue_cap_requests{class=interactive,pool=chat}" not in samples(
+        Metrics(["acme"]).sheet(admission.status(0.2), {})
+    ), "nobody knows yet how fast the queue is served"
+    admission.poll(1.5)
+    found = samples(Metrics(["acme"]).sheet(admission.status(1.5), {}))
+    assert found["replica_extensions_total{pool=chat,replica=r}"] == 1
+    assert found["queued_requests{pool=chat}"] == 1
+    assert found["queue_cap_requests{class=interactive,pool=chat}"] > 0
+    assert found["queue_cap_requests{class=batch,pool=chat}"] > 60, "two minutes may pass, at one in 1.4 s"
+    assert "queue_cap_tokens{class=batch,pool=chat}" in found
+    assert found["spilled_requests_total{}"] == 0

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from rig import Connection
 
-from controlplane.gateway.inbound import Answer, Limits, Reply, Request, Server, listen, refuse
+from controlplane.gateway.inbound import Answer, Limits, Reply, Request, Server, refuse
+from controlplane.gateway.listening import listen
 
 LIMITS = Limits(body_bytes=1000, receive_seconds=5.0, idle_seconds=5.0)
 
@@ -113,8 +114,9 @@ async def test_one_byte_at_a_time() -> None:
         (post(b"x" * 500_000), 413),
         (POST + b"transfer-encoding: chunked\r\n\r\n400\r\n" + b"x" * 1024 + b"\r\n0\r\n\r\n", 413),
         (b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 5000\r\nexpect: 100-continue\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 99999999999\r\n\r\n", 413),
     ],
-    ids=range(11),
+    ids=range(12),
 )  # fmt: skip
 async def test_bad_requests_get_an_answer_in_json(sent: bytes, status: int) -> None:
     seen: list[Request] = []
@@ -128,6 +130,43 @@ async def test_bad_requests_get_an_answer_in_json(sent: bytes, status: int) -> N
     assert back.startswith(b"HTTP/1.1 %d " % status)
     assert set(json.loads(back.partition(b"\r\n\r\n")[2])["error"]) == {"message", "type", "param", "code"}
     assert not seen
+
+
+async def test_a_body_that_will_not_be_read_is_refused_before_it_comes() -> None:
+    async with serving() as shell:
+        assert (await shell.raw(POST + b"content-length: 99999999999\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"CONNECT h:443 HTTP/1.1\r\nhost: h\r\n\r\n",
+        b"GET /no HTTP/1.1\r\nhost: h\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+    ],
+    ids=("connect", "upgrade"),
+)
+async def test_a_refused_wish_for_another_protocol_is_answered_once(sent: bytes) -> None:
+    async with serving(judge=lambda request: None if request.path == b"/a" else refuse(404, "no")) as shell:
+        back = await shell.raw(sent + post(b"next", CLOSE))
+    assert [back.count(b"HTTP/1.1 404"), back.count(b"HTTP/1.1 200")] == [1, 1]
+    assert back.endswith(b"next")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("length", [None, 2])
+async def test_an_answer_that_has_no_body_sends_none(status: int, length: int | None) -> None:
+    async def bare(request: Request, reply: Reply) -> None:
+        if request.path == b"/bare":
+            reply.start(status, [], length)
+            reply.send(b"{}")
+            reply.end()
+        else:
+            await echo(request, reply)
+
+    async with serving(bare) as shell:
+        back = await shell.raw(post(b"", path=b"/bare") + post(b"next", CLOSE))
+    assert back.split(b"\r\n\r\n")[1].startswith(b"HTTP/1.1 200 ")
+    assert b"chunked" not in back
 
 
 async def test_a_refused_head_costs_no_body_and_the_connection_goes_on() -> None:

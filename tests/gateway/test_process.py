@@ -24,7 +24,7 @@ MODEL = "h100-8b"
 
 def fetch(url: str, token: str = "") -> bytes:
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"} if token else {})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=30) as response:
         body: bytes = response.read()
     return body
 
@@ -234,7 +234,7 @@ def test_two_workers_are_one_gateway(tmp_path: Path) -> None:
             {"authorization": f"Bearer {TOKEN}"},
             method="PUT",
         )
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=30):
             pass
         page = fetch(f"{steering}/metrics").decode()
         assert "controlplane_gateway_share_ratio 0.5" in page
@@ -263,11 +263,16 @@ def test_workers_stop_in_order_on_a_signal(tmp_path: Path) -> None:
     listen, control = free_ports(2)
     path = config(tmp_path, listen, control, [1])
     command = ("gateway", "-c", str(path), "--workers", "2")
-    with running(tmp_path / "g.log", *command, url=local(listen, "/health"), CONTROL_TOKEN=TOKEN) as process:
+    log = tmp_path / "g.log"
+    with running(log, *command, url=local(listen, "/health"), CONTROL_TOKEN=TOKEN) as process:
+        deadline = time.monotonic() + 15
+        while log.read_text().count("msg=serving") < 2:  # the first to serve answers for both
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
-    assert (tmp_path / "g.log").read_text().count("msg=stopped") == 2
+    assert log.read_text().count("msg=stopped") == 2
 
 
 def test_tls_and_client_certificates(tmp_path: Path) -> None:

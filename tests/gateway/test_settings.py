@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.config import ConfigError, parse
+from controlplane.gateway.admission.quota import Quotas
 from controlplane.gateway.settings import GatewayProcessSettings, Tenant, host_and_port
 from controlplane.gateway.worker import files_needed, part_of
 
@@ -71,11 +72,15 @@ def test_workers_share_what_the_gateway_has() -> None:
     tenants = {"acme": Tenant(tokens_per_minute=1000, sequences=3), "free": Tenant()}
     whole = GatewayProcessSettings(tenants=tenants).whole_admission
     assert part_of(whole, 1) == whole
-    part = part_of(whole, 4)
-    assert part.standing_share == 0.25
-    assert part.tenants["acme"].tokens_per_minute == 250
-    assert part.tenants["acme"].sequences == 1
-    assert part.tenants["free"].tokens_per_minute is None
+    assert part_of(whole, 4).standing_share == 0.25
+    quotas = Quotas(whole.tenant, part=1 / 4)
+    assert quotas.take("acme", 250, 1, 0.0) is None
+    denied = quotas.take("acme", 1, 1, 0.0)
+    assert denied is not None
+    assert denied.reason == "tenant_in_flight_limit", "a quarter of three, at least one"
+    quotas.settle("acme", 250, 250, 1, 0.0)
+    assert quotas.levels(30.0)["acme"].tokens == pytest.approx(125.0)
+    assert quotas.take("free", 10**9, 100, 0.0) is None
 
 
 def test_files_needed() -> None:

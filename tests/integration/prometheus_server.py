@@ -143,7 +143,7 @@ class Prometheus:
     def query(self, promql: str) -> list[dict[str, Any]]:
         """The result of an instant query, by a way of its own."""
         query = urllib.parse.urlencode({"query": promql})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=30) as answer:
             result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
             return result
 
@@ -151,7 +151,7 @@ class Prometheus:
         assert self.process is not None
         assert self.process.poll() is None, (self.folder / "log").read_text()
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=30) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

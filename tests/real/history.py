@@ -58,10 +58,6 @@ class History:
         """The newest page that had arrived at Unix time `at`."""
         return self.pages[bisect_right(self._page_times, at) - 1]
 
-    def page_after(self, at: float) -> Scrape:
-        """The first page that was asked for after Unix time `at`."""
-        return next(page for page in self.pages if page.at - page.seconds > at)
-
     def known(self, objective: Objective) -> tuple[list[Known], list[Cell]]:
         """What each tick knew, and all closed cells, with that objective."""
         memory, known, cells = Memory(), list[Known](), list[Cell]()

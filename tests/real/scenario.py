@@ -15,7 +15,7 @@ from typing import Any
 
 from .history import Objective
 from .load import HangUp, Load, Outcome, Record, Report, parse_lengths, run_load
-from .server import ServerOptions, VllmServer, sample_sum, wait_until
+from .server import VllmServer, sample_sum, wait_until
 from .watcher import Watcher
 from .witness import Blind, note_blindness
 
@@ -48,6 +48,7 @@ LOADS: Mapping[str, Mapping[str, Any]] = {
     "after": {"clients": 12, "seconds": 12, "prompt": "32", "output": "100-300"},
 }
 RESTARTED = "restart"
+HOLDER = "a person"
 FINISHED_BEFORE_THE_END = 4
 
 _COUNTERS = {
@@ -129,23 +130,20 @@ class Run:
         return [phase.name for phase in self.phases if phase.begun <= at or phase is self.phases[0]][-1]
 
 
-async def play(venv: Path, model: Path, logs: Path, directory: Path) -> Run:
-    """Run it all against a server of our own. Every wait ends on a condition, or fails at a deadline."""
-    server = VllmServer(ServerOptions(), venv, model, logs)
+async def play(server: VllmServer, directory: Path) -> Run:
+    """Run it all against a server that is up. Every wait ends on a condition, or fails at a deadline."""
     blind: Blind = []
     looking_away = asyncio.create_task(note_blindness(blind))
-    async with (
-        server,
-        Watcher(
-            directory,
-            server.base_url,
-            pool=POOL,
-            ttft=OBJECTIVE.ttft_seconds,
-            tpot=OBJECTIVE.tpot_seconds,
-        ) as watcher,
-    ):
+    async with Watcher(
+        directory,
+        server.base_url,
+        pool=POOL,
+        ttft=OBJECTIVE.ttft_seconds,
+        tpot=OBJECTIVE.tpot_seconds,
+    ) as watcher:
         stage = _Stage(server, watcher)
         await stage.watched_at_rest()
+        await stage.hold_and_release()
         for name in ("light", "mixed", "overload", "hang-ups", "impatient"):
             await stage.play(name)
         kill_began_at, killed_at = await stage.kill_under_load()
@@ -180,6 +178,16 @@ class _Stage:
         """Wait until nothing runs and the daemon has a page of that."""
         self._counters = counters(await self._server.settled_metrics())
         await self._watcher.page_after(time.time())
+
+    async def hold_and_release(self) -> None:
+        """Order a hold over the API, wait until ticks know of it, and take it back."""
+        order = {"reason": "a look at the engine", "by": HOLDER}
+        await self._watcher.ask("/api/v1/hold", method="POST", json=order)
+        await wait_until(self._held)
+        await self._watcher.ask("/api/v1/hold", method="DELETE", params={"by": HOLDER})
+
+    async def _held(self) -> bool:
+        return self._watcher.looks[-1]["orders"]["hold"] is not None
 
     async def play(self, name: str) -> None:
         """One load from rest to rest."""

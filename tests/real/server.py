@@ -129,7 +129,7 @@ class VllmServer:
         ):
             return await response.text()
 
-    async def settled_metrics(self, limit_seconds: float = 20.0) -> str:
+    async def settled_metrics(self, limit_seconds: float = 60.0) -> str:
         """The text of /metrics once nothing runs or waits and no token is written any more."""
         texts = [await self.metrics()]
 
@@ -263,7 +263,7 @@ def sample_sum(text: str, name: str, **labels: str) -> float:
     )
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]], limit_seconds: float = 20.0) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], limit_seconds: float = 60.0) -> None:
     """Ask again and again until the answer is yes; TimeoutError when it stays no."""
     async with asyncio.timeout(limit_seconds):
         while True:

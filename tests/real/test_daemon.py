@@ -13,17 +13,17 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from controlplane.signals.interval import Interval
 from controlplane.signals.samples import Scrape
 
-from .conftest import VAR
+from .conftest import ServerPool
 from .history import History, Objective
 from .load import Outcome, Record, aborted_in, in_flight_at, quantile
-from .scenario import OBJECTIVE, RESTARTED, Phase, Run, play
+from .scenario import HOLDER, OBJECTIVE, RESTARTED, Phase, Run, play
+from .server import ServerOptions
 from .tables import GaugeLook, JudgedCell, counter_table, gauge_table, objective_table, phase_table
 from .watcher import COMMAND
 from .witness import ROUNDING, Verdict, Witness, sightings, tokens
@@ -48,7 +48,8 @@ LEAST_OFFSET_SECONDS = 0.1
 """A hang-up takes this long to reach the engine."""
 
 MOST = 0.95
-MOST_IN_DOUBT = 0.2
+MOST_IN_DOUBT = 0.15
+"""None on a quiet machine. Where more are, it was too busy for its clients to know the truth."""
 ENOUGH = 20
 """Fewer requests make no quantile."""
 
@@ -71,7 +72,7 @@ class Case:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.history = History(run.journal)
-        self.last_page = self.history.page_before(run.kill_began_at)
+        self.last_page = self.history.page_before(run.killed_at)
         self.known = cache(self.history.known)
 
         offsets = {phase.name: phase.mean_offset_seconds for phase in run.phases}
@@ -87,10 +88,11 @@ class Case:
                 for sighting in sightings(phase.records, self.offsets[phase.name], run.blind)
             ]
         )
-        # What counted those that finished after the last page before the kill died with the server.
         cut = {id(record) for record in run.phase(RESTARTED).records}
-        self.answered_before_kill = [s for s in self.everyone.answered if id(s.record) in cut]
-        self.lost = [s for s in self.answered_before_kill if s.earliest_end > self.last_page.at]
+        last = self.last_page
+        for one in self.everyone.answered:
+            one.may_be_lost = id(one.record) in cut and one.record.end > last.at - last.seconds
+        self.lost = [s for s in self.everyone.answered if s.may_be_lost and s.earliest_end > last.at]
         self.witness = Witness([s for s in self.everyone.sightings if s not in self.lost])
 
     def pages_between(self, span: tuple[float, float]) -> tuple[Scrape, Scrape]:
@@ -119,10 +121,17 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def case(vllm_venv: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """The run that all tests of this file judge."""
+def case(server_pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The run that all tests of this file judge.
+
+    The server is the shared one, though it is killed: it comes back, and each start is twenty seconds.
+    """
     directory = tmp_path_factory.mktemp("watcher")
-    return Case(asyncio.run(play(vllm_venv, tiny_model, VAR / "logs", directory)))
+
+    async def run() -> Run:
+        return await play(await server_pool.get(ServerOptions(), own=False), directory)
+
+    return Case(asyncio.run(run()))
 
 
 # --- the run itself ---------------------------------------------------------------------------------------
@@ -180,6 +189,15 @@ def test_the_api_says_what_the_tick_knew(case: Case) -> None:
             assert said["load"][name].get("value") == getattr(getattr(knew.load, name), "value", None)
 
 
+def test_a_hold_is_told_when_it_begins_and_when_it_ends(case: Case) -> None:
+    """An order over the API, with its token: whoever reads looks or events sees it."""
+    holds = [look["orders"]["hold"] for look in case.run.looks]
+    assert {hold["by"] for hold in holds if hold is not None} == {HOLDER}
+    assert holds[-1] is None
+    kinds = Counter(event["kind"] for event in case.run.events)
+    assert (kinds["hold"], kinds["hold-over"]) == (1, 1)
+
+
 # --- goodput ----------------------------------------------------------------------------------------------
 
 
@@ -222,16 +240,15 @@ def test_a_lie_would_be_noticed(case: Case) -> None:
 def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> None:
     """What was told each second about the last minute: good requests, finished ones, those given up.
 
-    A page is not written at one instant, so its counters may be one request apart. What an engine did after
-    its last page is lost with it, so a minute with the restart in it is not judged.
+    A page is not written at one instant, so its counters may be one request apart. Minutes with the restart
+    in them are judged too: what the engine did after its last page is lost with it, and not missed there.
     """
     verdicts: dict[str, Counter[Verdict]] = {name: Counter() for name in ("good", "finished", "gave up")}
-    (restart,) = (event["at"] for event in case.run.events if event["kind"] == "restart")
     known = {one.number: one for one in case.known(OBJECTIVE)[0]}
     for look in case.run.looks:
         span, told = known[look["tick"]].goodput_span, look["pools"][0]["goodput"]
         good = _interval(told["good_requests"])
-        if span is None or good is None or span[0] < restart <= span[1]:
+        if span is None or good is None:
             continue
         begin, end = case.pages_between(span)
         truth = {
@@ -244,7 +261,7 @@ def test_the_goodput_of_each_window_that_the_api_told_is_true(case: Case) -> Non
         for name, (judged, said) in truth.items():
             verdicts[name][judged.against(said)] += 1
     for name, found in verdicts.items():
-        assert found.total() > 60, name
+        assert found.total() > 100, name
         assert found[Verdict.OUTSIDE] <= (1 - MOST) * found.total(), (name, found)
 
 
@@ -279,12 +296,11 @@ def test_counters_of_each_phase_are_the_engines_and_the_clients(case: Case, tell
 def test_totals_count_each_request_once(case: Case) -> None:
     """Over the whole run with its restart: what both processes counted, and no more is lost than must be."""
     totals = case.run.looks[-1]["pools"][0]["totals"]
-    last = case.last_page
     finished = sum(
         sum(map(_finished, phase.records)) if phase.after is None else phase.grew("finished")
         for phase in case.run.phases
     )
-    may_be_lost = sum(one.record.end > last.at - last.seconds for one in case.answered_before_kill)
+    may_be_lost = sum(one.may_be_lost for one in case.everyone.answered)
     assert len(case.lost) <= finished - totals["finished"] <= may_be_lost
 
     first_process = _growth(case.history.pages[0], case.last_page)
@@ -292,6 +308,11 @@ def test_totals_count_each_request_once(case: Case) -> None:
     for name in ("finished", "prompt_tokens", "generation_tokens", "preemptions"):
         assert totals[name] == first_process[name] + second_process[name], name
     assert totals["rejected"] == 0
+
+    truth = case.witness.good(case.history.pages[0], case.history.pages[-1], OBJECTIVE)
+    good = _interval(totals["good"])
+    assert good is not None
+    assert truth.against(good) is not Verdict.OUTSIDE, (truth, good)
 
 
 # --- gauges -----------------------------------------------------------------------------------------------

@@ -115,3 +115,10 @@ def test_what_the_engine_holds() -> None:
     assert held.running_most == 2
     assert held.blocks.low == 4  # 119 tokens a moment before
     assert held.blocks.high == 4 + 2  # 123 tokens a moment later; and the 51 of the one that may be there
+
+
+def test_what_died_with_its_server_may_not_have_been_counted() -> None:
+    (ended,) = sightings([request(12, 12.5, 13)], OFFSET, [])
+    ended.may_be_lost = True
+    assert Witness([ended]).good(page(10.0), page(20.0), OBJECTIVE) == Judged(seen=0, possible=Interval(0, 1))
+    assert Witness([ended]).finished(page(10.0), page(20.0)) == Judged(seen=0, possible=Interval(0, 1))

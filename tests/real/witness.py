@@ -91,12 +91,14 @@ class Held:
 class Sighting:
     """One request as its client saw it, and when at the earliest the engine can have done that.
 
-    `offset_seconds` is how much later than the engine the client may see something.
+    `offset_seconds` is how much later than the engine the client may see something. `may_be_lost` is for
+    those that finished around the last page of a server that died: what counted them may have died with it.
     """
 
     def __init__(self, record: Record, offset_seconds: float, blind: Blind) -> None:
         self.record = record
         self.offset_seconds = offset_seconds
+        self.may_be_lost = False
         self.answered = record.outcome is Outcome.OK
         self.gave_up = record.outcome in (Outcome.CLIENT_ABORTED, Outcome.TIMEOUT)
         self.earliest_end = self._look_back(record.end, blind)
@@ -109,7 +111,12 @@ class Sighting:
 
     def ended_surely(self, begin: Scrape, end: Scrape) -> bool:
         """Whether its end was not on the first page and is on the last."""
-        return self.earliest_end > begin.at and self.record.end <= end.at - end.seconds
+        surely = self.earliest_end > begin.at and self.record.end <= end.at - end.seconds
+        return surely and not self.may_be_lost
+
+    def ended(self, begin: Scrape, end: Scrape) -> bool:
+        """Whether it is so as the client saw it."""
+        return begin.at <= self.record.end < end.at and not self.may_be_lost
 
     def ended_maybe(self, begin: Scrape, end: Scrape) -> bool:
         """Whether that can be."""
@@ -164,7 +171,7 @@ class Witness:
             if not one.ended_maybe(begin, end):
                 continue
             counts, (surely, maybe) = weight(one.record), one.good(objective)
-            seen += counts * (begin.at <= one.record.end < end.at and slo.met_by(one.record))
+            seen += counts * (one.ended(begin, end) and slo.met_by(one.record))
             sure += counts * (surely and one.ended_surely(begin, end))
             possible += counts * maybe
         return Judged(seen=seen, possible=Interval(sure, possible))
@@ -172,7 +179,7 @@ class Witness:
     def finished(self, begin: Scrape, end: Scrape) -> Judged:
         """How many requests finished between two pages."""
         return Judged(
-            seen=sum(begin.at <= one.record.end < end.at for one in self.answered),
+            seen=sum(one.ended(begin, end) for one in self.answered),
             possible=Interval(
                 sum(one.ended_surely(begin, end) for one in self.answered),
                 sum(one.ended_maybe(begin, end) for one in self.answered),
@@ -182,7 +189,7 @@ class Witness:
     def hung_up(self, begin: Scrape, end: Scrape) -> Judged:
         """How many clients went away between two pages."""
         return Judged(
-            seen=sum(begin.at <= one.record.end < end.at for one in self.gave_up),
+            seen=sum(one.ended(begin, end) for one in self.gave_up),
             possible=Interval(
                 sum(one.left_surely(begin, end) for one in self.gave_up),
                 sum(one.left_maybe(begin, end) for one in self.gave_up),

@@ -1,7 +1,7 @@
 """Clocks, inputs, actuators and a small tick, all in the test's hand."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,9 @@ class FakeInputs:
     def __init__(self) -> None:
         self.next = Samples()
         self.events: tuple[Event, ...] = ()
-        self.discoveries = self.polls = 0
+        self.discoveries = self.polls = self.heard = 0
         self.closed = False
+        self.doubted: dict[str, str] = {}
         self.failure: Exception | None = None
 
     async def discover(self) -> None:
@@ -93,6 +94,12 @@ class FakeInputs:
 
     async def poll(self) -> None:
         self.polls += 1
+
+    async def hear(self) -> None:
+        self.heard += 1
+
+    def doubt(self, models: Mapping[str, str]) -> None:
+        self.doubted = dict(models)
 
     def take(self) -> tuple[Samples, tuple[Event, ...]]:
         samples, events = self.next, self.events
@@ -112,6 +119,9 @@ class Recorder:
     def __init__(self, do: Callable[[Decision], Any] | None = None) -> None:
         self.done: list[Decision] = []
         self._do = do
+
+    def takes(self, target: str, pool: str | None) -> bool:
+        return True
 
     async def apply(self, decision: Decision) -> None:
         if self._do is not None:

@@ -85,7 +85,7 @@ VALUES = st.floats() | st.integers(-(10**9), 10**9).map(float)
 
 @st.composite
 def _label_names(draw: st.DrawFn, utf8: bool) -> list[str]:
-    legacy = _LEGACY.map("l".__add__)  # never a reserved or a bucket label
+    legacy = _LEGACY.map("l_".__add__)  # never a reserved or a bucket label
     names = legacy | _QUOTABLE.map("u.".__add__) if utf8 else legacy
     return draw(st.lists(names, max_size=3, unique=True))
 

@@ -11,6 +11,7 @@ from controlplane.api.state import TickListener
 from controlplane.signals.decision import Decision, Event, Evidence, Hold, Mode, Orders, Override, Severity
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.interval import Interval
+from controlplane.signals.node import GpuVerdict, Mark, NodeHealth
 from controlplane.signals.reading import Known, Quality, Reason, Unknown
 from controlplane.signals.snapshot import (
     Condition,
@@ -19,6 +20,7 @@ from controlplane.signals.snapshot import (
     FleetSnapshot,
     Goodput,
     Latency,
+    Limit,
     Load,
     PoolSnapshot,
     Quantiles,
@@ -109,6 +111,10 @@ def replica(name: str = "vllm-0:8000", pool: str = "chat", **changes: object) ->
         preemption_trend=Trend.NONE,
         conditions=(),
         engines={"0": EngineLoad(known(12.0), known(3.0), known(0.62))},
+        was_ready=True,
+        ready_since=AT - 3600,
+        kv_tokens=440_000.0,
+        limit=Limit("slo-gradient", 137, "tpot-near", "a token takes 39 ms", AT - 4, 136.0),
     )
     return msgspec.structs.replace(base, **changes)
 
@@ -121,6 +127,28 @@ def fleet(*replicas: ReplicaSnapshot, **changes: object) -> FleetSnapshot:
         up = sum(one.state is ReplicaState.UP for one in inside)
         pools[name] = PoolSnapshot(name, len(inside), up, load(), latency(), goodput(), TOTALS, ())
     base = FleetSnapshot(AT, 7, pools, {one.name: one for one in replicas}, Orders(), ())
+    return msgspec.structs.replace(base, **changes)
+
+
+def verdict(uuid: str = "GPU-5f3c", **changes: object) -> GpuVerdict:
+    base = GpuVerdict(
+        uuid,
+        "xid",
+        "hardware-fatal",
+        "drain-and-reset",
+        "held-down",
+        AT - 20,
+        "XID 79: the GPU has fallen off the bus",
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def node(name: str = "gpu-node-1", **changes: object) -> NodeHealth:
+    return msgspec.structs.replace(NodeHealth(name, 8), **changes)
+
+
+def mark(**changes: object) -> Mark:
+    base = Mark("f-1", "xid", "GPU-5f3c", "drain-and-reset", "XID 79 on GPU-5f3c", AT - 600)
     return msgspec.structs.replace(base, **changes)
 
 
@@ -271,6 +299,8 @@ replicas = st.builds(
     preemption_trend=st.sampled_from(Trend),
     conditions=conditions,
     engines=st.dictionaries(texts, st.builds(EngineLoad, *[numbers] * 3), max_size=2),
+    limit=st.none()
+    | st.builds(Limit, texts, st.integers(1, 10**6), texts, texts, times, in_force=st.none() | wild),
 )
 counts = st.floats(0.0) | st.just(nan)  # what a counter of ours could come to hold
 grown = st.tuples(st.floats(0.0), st.floats(0.0)).map(lambda pair: Interval(min(pair), max(pair)))

@@ -147,7 +147,7 @@ def test_a_light_body_is_unpacked_and_a_heavy_or_broken_one_is_left() -> None:
     assert light(gzip.compress(PAGE)[:-9], 1000) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"\n \r\n", gzip.compress(b"")])
+@pytest.mark.parametrize("body", [b"", b"\n \r\n", gzip.compress(b"")], ids=["none", "white", "packed"])
 def test_an_empty_body_is_a_failure(body: bytes) -> None:
     assert bad(200, TEXT, body) == "empty body"
 

@@ -29,10 +29,10 @@ from controlplane.api import stream as streaming
 from controlplane.api.app import create_app
 from controlplane.api.server import ApiServer, ApiStartError
 from controlplane.api.settings import ApiSettings, TokenError
-from controlplane.signals.decision import Decision, Event, Hold, Orders, Override
+from controlplane.signals.decision import Decision, Event, Hold, Orders, Override, Standing
 from controlplane.signals.interval import Interval
 from controlplane.signals.reading import Reason, Unknown
-from controlplane.signals.snapshot import FleetSnapshot
+from controlplane.signals.snapshot import FleetSnapshot, Out
 
 TOKEN = "a-token-for-tests"
 HOLD = {"reason": "deploy of chat", "by": "ann"}
@@ -92,8 +92,24 @@ def token_file(tmp_path: Path) -> Path:
 # -- reading ---------------------------------------------------------------------------------------
 
 
+async def test_a_probe_of_a_replica_says_whether_it_gets_requests() -> None:
+    gone = Out(AT - 3, "wedged", "it has work and makes no token")
+    there = fleet(replica("a:1"), replica("b:1", out=gone), replica("c:1", out=gone))
+    daemon = FakeDaemon(there, fakes.status(out=frozenset({"b:1"})))
+    async with serving(daemon) as api:
+        assert await api.ask("/readiness/a:1") == (200, "in\n")
+        assert await api.ask("/readiness/b:1") == (503, "out: wedged\n")
+        assert await api.ask("/readiness/c:1") == (200, "in\n")  # it should be, but nothing is enforced
+        status, body = await api.ask("/readiness/nobody:1")
+        assert (status, body["error"]["code"]) == (404, "not_found")
+        daemon.seen = None
+        assert (await api.ask("/readiness/b:1"))[0] == 200
+
+
 async def test_every_answer_has_the_shape_that_openapi_documents(token_file: Path) -> None:
-    daemon = FakeDaemon(fleet(replica(), replica("10.0.0.7:8000/a", "batch"), orders=Orders()))
+    node = fakes.node(verdicts=(fakes.verdict(),), quarantined=fakes.mark())
+    both = replica(), replica("10.0.0.7:8000/a", "batch")
+    daemon = FakeDaemon(fleet(*both, orders=Orders(), nodes={node.name: node}))
     async with serving(daemon, token_file=token_file) as api:
         _, openapi = await api.ask("/openapi.json")
         validated = set()
@@ -105,11 +121,15 @@ async def test_every_answer_has_the_shape_that_openapi_documents(token_file: Pat
             ("get", "/api/v1/pools/chat", "/api/v1/pools/{name}", {}),
             ("get", "/api/v1/replicas", "/api/v1/replicas", {}),
             ("get", "/api/v1/replicas/10.0.0.7:8000/a", "/api/v1/replicas/{name}", {}),
+            ("get", "/api/v1/nodes", "/api/v1/nodes", {}),
+            ("get", "/api/v1/autoscaling/chat", "/api/v1/autoscaling/{name}", {}),
             ("get", "/api/v1/events", "/api/v1/events", {}),
             ("get", "/api/v1/decisions", "/api/v1/decisions", {}),
             ("post", "/api/v1/hold", "/api/v1/hold", {"json": HOLD}),
             ("put", "/api/v1/overrides", "/api/v1/overrides", {"json": OVERRIDE}),
             ("get", "/api/v1/orders", "/api/v1/orders", {}),
+            ("post", "/api/v1/alerts", "/api/v1/alerts", {"json": {"version": "4", "alerts": []}}),
+            ("get", "/api/v1/alerts", "/api/v1/alerts", {}),
             ("delete", "/api/v1/hold?by=ann", "/api/v1/hold", {}),
             (
                 "delete",
@@ -123,7 +143,11 @@ async def test_every_answer_has_the_shape_that_openapi_documents(token_file: Pat
             check(answer, openapi, route, method, "200")
             validated.add((route, method))
         documented = {(route, method) for route, item in openapi["paths"].items() for method in item}
-        assert documented - validated == {("/metrics", "get"), ("/api/v1/stream", "get")}
+        assert documented - validated == {
+            ("/metrics", "get"),
+            ("/api/v1/stream", "get"),
+            ("/readiness/{name}", "get"),
+        }
         status, answer = await api.ask("/api/v1/pools/nope")
         assert status == 404
         check(answer, openapi, "/api/v1/pools/{name}", "get", "default")
@@ -182,7 +206,12 @@ async def test_too_few_requests_have_counts_and_no_ratio() -> None:
 
 async def test_the_fleet_in_one_page() -> None:
     hold = Hold(AT - 5, "ann", "deploy")
-    daemon = FakeDaemon(ordered=Orders(hold), how=fakes.status(troubles=("the journal cannot be written",)))
+    how = fakes.status(
+        troubles=("the journal cannot be written",),
+        pool_standings={"chat": {"gateway": Standing.HELD, "node": Standing.OBSERVE}},
+        leads=False,
+    )
+    daemon = FakeDaemon(ordered=Orders(hold), how=how)
     async with serving(daemon) as api:
         _, fleet_page = await api.ask("/api/v1/fleet")
         _, health = await api.ask("/healthz")
@@ -196,7 +225,9 @@ async def test_the_fleet_in_one_page() -> None:
     assert fleet_page["orders"]["hold"] == {"since": AT - 5, "by": "ann", "reason": "deploy"}
     assert fleet_page["troubles"] == health["troubles"] == ["the journal cannot be written"]
     assert health["hold"] is True
+    assert fleet_page["leads"] is False
     chat = fleet_page["pools"][0]
+    assert chat["standings"] == {"gateway": "held", "node": "observe"}
     assert chat["objective"] == {"ttft_seconds": 2.5, "tpot_seconds": 0.05, "ratio": 0.95}
     assert chat["totals"]["good"] == {"low": 800.0, "high": 850.0}
 
@@ -216,6 +247,29 @@ async def test_replicas_come_in_pages() -> None:
         assert error["error"]["code"] == "invalid"
         assert "limit" in error["error"]["message"]
         assert "1001" in error["error"]["message"]
+
+
+async def test_nodes_come_in_pages_with_what_is_held_against_their_gpus() -> None:
+    held = fakes.node("gpu-node-1", verdicts=(fakes.verdict(),), quarantined=fakes.mark(since=inf))
+    blind = fakes.node("gpu-node-0", blind_since=AT - 90)
+    nodes = {one.name: one for one in (held, blind, fakes.node("gpu-node-2"))}
+    async with serving(FakeDaemon(fleet(nodes=nodes))) as api:
+        _, page = await api.ask("/api/v1/nodes?limit=2")
+        _, rest = await api.ask("/api/v1/nodes?limit=2&offset=2")
+    assert [one["name"] for one in page["items"]] == ["gpu-node-0", "gpu-node-1"]
+    assert page["items"][0] == {
+        "name": "gpu-node-0",
+        "gpus": 8,
+        "blind_since": AT - 90,
+        "verdicts": [],
+        "quarantined": None,
+    }
+    (found,) = page["items"][1]["verdicts"]
+    assert found == msgspec.to_builtins(fakes.verdict())
+    assert page["items"][1]["quarantined"]["reason"] == "XID 79 on GPU-5f3c"
+    assert page["items"][1]["quarantined"]["since"] is None
+    assert [one["name"] for one in rest["items"]] == ["gpu-node-2"]
+    assert page["total"] == rest["total"] == 3
 
 
 async def test_filters_of_records_reach_the_journal() -> None:
@@ -363,7 +417,7 @@ async def test_only_the_right_token_writes(token_file: Path, monkeypatch: pytest
         compared.append(shown)
         return hmac.compare_digest(shown, token)
 
-    monkeypatch.setattr(guard, "compare_digest", compare)
+    monkeypatch.setattr(guard, "same_secret", compare)
     async with serving(token_file=token_file) as api:
         for header, code in (
             (None, "token_missing"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane import actuators
 from controlplane.config import Config, ConfigError, load, parse, without_file
 from controlplane.explain import explanation, off_edge
 
@@ -119,7 +120,7 @@ def test_environment_variables_are_not_put_in() -> None:
         (LEAST + "scrap: {}", "line 2: unknown key 'scrap' (did you mean 'scrape'?)"),
         (LEAST + "policy:\n  poll_interval: 3s",
          "line 3: unknown key 'poll_interval' under policy (known: stale_after, stalled_after, rate_window, "
-         "goodput_cell, window, enough_requests)"),
+         "goodput_cell, window, enough_requests, budget, quarantine, boundary)"),
         (LEAST + "daemon:\n  tick: 5", "line 3: daemon.tick: a duration needs a unit, like 2s or 5m (got 5)"),
         (LEAST + "daemon:\n  tick: 1ms",
          "line 3: daemon.tick: should be greater than or equal to 0.1 (got '1ms')"),
@@ -129,7 +130,7 @@ def test_environment_variables_are_not_put_in() -> None:
          "line 2: daemon: keep_samples (1m) is under 2m: the journal could not be replayed from one "
          "checkpoint to the next"),
         (LEAST + "daemon: {modes: {gatewy: {chat: enforce}}}",
-         "line 2: daemon.modes: this version has no actuator 'gatewy': it only observes"),
+         f"line 2: daemon.modes: this version has no actuator 'gatewy': it has {', '.join(actuators.NAMES)}"),
         (LEAST + "policy:\n  window: 1m\n  stale_after: 14s",
          "line 4: policy: stale_after (14s) is under three polling intervals (3 x 5s): one slow scrape would "
          "blind the control plane"),
@@ -141,7 +142,18 @@ def test_environment_variables_are_not_put_in() -> None:
         ("pools: {chat: {targets: {static: h:1}}}",
          "line 1: pools.chat.targets.static: should be a list (got 'h:1')"),
         ("pools: {chat: {targets: {}}}",
-         "line 1: pools.chat.targets: targets needs exactly one of static, file_sd, dns (got none)"),
+         "line 1: pools.chat.targets: targets needs exactly one of static, file_sd, dns, kubernetes "
+         "(got none)"),
+        ("pools: {chat: {targets: {kubernetes: {selector: app=vllm}}}}",
+         "line 1: pool chat has pods, but there is no section kubernetes; an empty one ({}) is the pod's own "
+         "service account"),
+        ("pools: {chat: {targets: {kubernetes: {selector: app=vllm, namespace: Serving}}}}",
+         "line 1: pools.chat.targets.kubernetes.namespace: String should match pattern "
+         "'^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$' (got 'Serving')"),
+        ("pools: {chat: {targets: {static: [h:1]}}}\ngpus: {dcgm_pods: {selector: app=dcgm}}",
+         "line 2: gpus: pods tell of the GPUs, but there is no section kubernetes"),
+        ("pools: {chat: {targets: {static: [h:1]}}}\nkubernetes: {context: prod}",
+         "line 2: kubernetes: context (prod) is only for a kubeconfig"),
         ("pools: {'a b': {targets: {static: [h:1]}}}",
          "line 1: pools.a b: a pool's name is made of letters, digits and . _ - inside"),
         ("pools: {chat: }", "line 1: pools.chat: should be a mapping"),
@@ -180,6 +192,10 @@ def test_modes_are_for_actuators_and_pools_that_are_there(monkeypatch: pytest.Mo
         "enforce", "observe", "observe",
     ]  # fmt: skip
     assert "enforced: gateway on chat" in explanation(config)
+    everywhere = LEAST + "daemon:\n  modes:\n    gateway: {'*': enforce%s}\n"
+    assert "enforced: gateway on every pool" in explanation(parse(everywhere % "", PATH))
+    others = explanation(parse(everywhere % ", chat: observe", PATH))
+    assert "enforced: gateway on every other pool" in others
     assert refused(LEAST + modes.format("chta")) == ["line 6: daemon.modes.gateway: there is no pool 'chta'"]
 
 
@@ -295,6 +311,46 @@ def test_an_explanation_names_all_that_would_be_touched_or_kept() -> None:
         "API: [::1]:9090, orders with the token of /run/token",
     ):
         assert part in said
+
+
+TWO_POOLS = """
+pools:
+  small: {targets: {static: [h:1]}}
+  large: {targets: {static: [h:2]}}
+gateway: {admission: {pools: {short: small, long: large}}}
+"""
+ONE_GATEWAY = "gateways: [{url: http://gw:8080, token: {env: T}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "who"),
+    [
+        ("", "nobody moves that boundary, for no gateway tells what it sees"),
+        (ONE_GATEWAY, "the daemon says where that boundary should be, and leaves it"),
+        (
+            ONE_GATEWAY + "daemon: {modes: {gateway: {small: enforce}}}",
+            "the daemon says where that boundary should be, and leaves it",
+        ),
+        (
+            ONE_GATEWAY + "daemon: {modes: {gateway: {'*': enforce}}}",
+            "the daemon moves that boundary",
+        ),
+    ],
+)
+def test_who_moves_the_boundary_between_two_pools_is_explained(more: str, who: str) -> None:
+    config = parse(TWO_POOLS + more, PATH)
+    assert config.policy.pair == config.gateway.admission.pools
+    said = "\n".join(explanation(config))
+    assert f"requests of up to 8,192 tokens go to pool small, longer ones to large; {who}" in said
+
+
+def test_two_pools_that_there_are_not_are_refused_and_the_pair_stands_in_one_place() -> None:
+    assert refused(TWO_POOLS.replace("long: large}", "long: big}")) == [
+        "line 5: gateway.admission.pools: there is no pool 'big'"
+    ]
+    (sentence,) = refused(TWO_POOLS + "policy: {pair: {short: small, long: large}}")
+    assert sentence.startswith("line 6: unknown key 'pair' under policy")
+    assert parse(TWO_POOLS + "policy: {boundary: {rest: 1h}}", PATH).policy.boundary.rest == 3600
 
 
 def test_a_tick_that_would_lose_pages_is_refused_with_both_values() -> None:

@@ -8,13 +8,16 @@ import pytest
 import pytest_asyncio
 from loopback import answer, ok, serving
 
-from controlplane.signals.samples import OutcomeWindow
+from controlplane.signals.samples import OutcomeWindow, ReplicaWindow
+from controlplane.signals.size_class import SizeClass
+from controlplane.signals.snapshot import Quantiles
 from controlplane.sources import gateways as module
 from controlplane.sources.fetch import Answer, Client, Errand, Failed, FailureKind
 from controlplane.sources.gateways import REMEMBERED_SECONDS, Gateways
 from controlplane.sources.settings import GatewaySettings
 
 NOON = 1_764_000_000.0
+LATE = Quantiles(1.0, None, None, -2.0, None, None)
 URL = "http://gw:9000"
 SETTINGS = GatewaySettings.model_validate({"url": URL, "token": {"env": "GATEWAY_TOKEN"}})
 
@@ -136,6 +139,14 @@ async def test_a_clock_that_is_set_back_hides_no_window(fake: FakeGateway, gatew
         ({"shed": {"queue full": -1}, "offered": 8}, "has shed 'queue full' -1"),
         ({"good": 8}, "8 good of 7 finished"),
         ({"good_tokens": 701}, "701 good of 700 tokens"),
+        ({"sizes": {512: SizeClass(1.0, 2.0, 3.0, 4.0)}}, "has sizes up to 512 tokens that cannot be"),
+        ({"sizes": {512: SizeClass(2.0, 1.0, -3.0, 4.0)}}, "has sizes up to 512 tokens that cannot be"),
+        ({"sizes": {512: SizeClass(2.0, 1.0, 1e300, 4.0)}}, "has sizes up to 512 tokens that cannot be"),
+        ({"sizes": {n: SizeClass() for n in range(65)}}, "has 65 classes of sizes (at most 64)"),
+        ({"replicas": {"r0": ReplicaWindow(in_flight=-1)}}, "has numbers of replica 'r0' that cannot be"),
+        ({"replicas": {"r0": ReplicaWindow(gap_seconds=-0.5)}}, "has numbers of replica 'r0' that cannot be"),
+        ({"replicas": {"r0": ReplicaWindow(limit=-3.0)}}, "has numbers of replica 'r0' that cannot be"),
+        ({"replicas": {"r0": ReplicaWindow(first_token=LATE)}}, "has numbers of replica 'r0' that cannot be"),
     ],
 )
 async def test_a_window_that_cannot_be_true_is_left_out_and_told_once(

@@ -11,6 +11,7 @@ from loopback import Loopback, ok, serving
 from controlplane.daemon.inputs import FleetInputs, outcomes_until
 from controlplane.policy.memory import Memory, PoolMemory
 from controlplane.policy.settings import PolicySettings
+from controlplane.signals.probe import ProbeKind, ProbeResult
 from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, Signals, Target
 from controlplane.sources.prometheus import Round, RoundCounts
 from controlplane.sources.prometheus_settings import PrometheusSettings
@@ -22,12 +23,17 @@ SCRAPE = ScrapeSettings(interval="500ms", timeout="400ms")
 
 
 def inputs(
-    server: Loopback, *, prometheus: bool = False, gateway: bool = False, after: float = 0.0
+    server: Loopback,
+    *,
+    prometheus: bool = False,
+    gateway: bool = False,
+    after: float = 0.0,
+    scrape: ScrapeSettings = SCRAPE,
 ) -> FleetInputs:
     targets = TargetSettings(static=(server.url("/metrics"),))
     gateways = (GatewaySettings(url=server.url(""), token={"env": "TOKEN"}),) if gateway else ()
     settings = PrometheusSettings(url=server.url("")) if prometheus else None
-    return FleetInputs({"chat": targets}, SCRAPE, settings, gateways, outcomes_after=after, now=lambda: NOON)
+    return FleetInputs({"chat": targets}, scrape, settings, gateways, outcomes_after=after, now=lambda: NOON)
 
 
 async def taken(one: FleetInputs, enough: int = 1, *, kind: str = "scrapes") -> list[Samples]:
@@ -65,6 +71,28 @@ async def test_a_target_is_discovered_and_polled(page: bytes) -> None:
         await one.close()
 
 
+async def test_health_pages_are_asked_for_and_who_can_be_tried_is_told_once(
+    page: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRAPE_TOKEN", "s3cret")
+    auth = {"bearer": {"env": "SCRAPE_TOKEN"}}
+    async with serving({"/metrics": ok(page), "/health": ok(b"")}) as server:
+        one = inputs(server, scrape=ScrapeSettings(interval="500ms", timeout="400ms", auth=auth))
+        await one.open()
+        await one.discover()
+        found = await taken(one, 2, kind="probes")
+        name = f"127.0.0.1:{server.port}"
+        assert [one.triable for one in found] == [frozenset({name}), *[None] * (len(found) - 1)]
+        probes = [probe for each in found for probe in each.probes]
+        assert {(one.target, one.at, one.kind, one.result) for one in probes} == {
+            (name, NOON, ProbeKind.HEALTH, ProbeResult.OK)
+        }
+        assert one.counts.probes[ProbeKind.HEALTH, ProbeResult.OK] >= 2
+        asked = [request for request in server.requests if request.path == "/health"]
+        assert {request.headers["authorization"] for request in asked} == {"Bearer s3cret"}
+        await one.close()
+
+
 async def test_gateways_are_read_and_known_windows_are_not_read_again(
     page: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +103,9 @@ async def test_gateways_are_read_and_known_windows_are_not_read_again(
         one = inputs(server, gateway=True, after=NOON - 10)
         await one.open()
         await one.discover()
+        await one.hear()
         found = await taken(one, 1, kind="outcomes")
+        await one.hear()
         found += await taken(one, 3)
         assert [w.end for samples in found for w in samples.outcomes] == [NOON]
         await one.close()

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from daemon_fakes import NOON, POLICY, Writer, finished, note, page, settings, small_tick
 from hypothesis import given
@@ -114,7 +115,7 @@ def test_settings_are_kept_with_the_ticks_that_they_were_used_for(path: Path) ->
 @given(st.floats(min_value=0, max_value=3600), st.floats(min_value=1e-9, max_value=1e9))
 def test_settings_survive_as_the_very_same_numbers(number: float, seconds: float) -> None:
     policy = POLICY.model_copy(update={"window": number, "rate_window": seconds})
-    assert PolicySettings.model_construct(**policy.model_dump()) == policy
+    assert PolicySettings.model_construct(**dict(policy)) == policy
     again = PolicySettings.model_validate_json(
         policy.model_copy(update={"window": max(number, 10.0)}).model_dump_json()
     )
@@ -591,3 +592,45 @@ def test_a_place_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path)
     (tmp_path / "journal.db").mkdir()
     with pytest.raises(JournalError, match="cannot be read: Is a directory"):
         Journal(settings(tmp_path / "journal.db"), small_tick)
+
+
+# -- leaders --------------------------------------------------------------------------------------
+
+
+def test_terms_grow_over_restarts_and_kill_9_and_whatever_the_clock_does(path: Path) -> None:
+    terms = []
+    for now in (NOON, NOON, NOON + 0.5, NOON + 100, NOON - 10_000):
+        with opened(path) as journal:
+            terms.append(journal.lead(now))
+    assert terms == [NOON, NOON + 1, NOON + 2, NOON + 100, NOON + 101]
+
+
+def test_a_journal_that_was_lost_leads_with_a_higher_term_all_the_same(path: Path) -> None:
+    with opened(path) as journal:
+        first = journal.lead(NOON)
+    for file_ in path.parent.iterdir():
+        file_.unlink()
+    with opened(path) as journal:
+        assert journal.lead(NOON + 3600) > first
+
+
+def test_the_many_decisions_on_limits_go_with_their_samples_and_others_stay(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(samples, memory, policy, now):
+        snapshot, decisions, after = small_tick(samples, memory, policy, now)
+        limit = msgspec.structs.replace(decisions[0], id=f"{after.tick}-2", action="set-limit")
+        return snapshot, (*decisions, limit), after
+
+    monkeypatch.setattr("daemon_fakes.small_tick", both)
+    with opened(path, keep_samples=300.0) as journal:
+        writer = Writer(journal)
+        for i in range(600):
+            writer.tick(page(float(i), writer.now))
+        journal.prune(writer.now)
+        written(journal)
+        limits, others = (
+            len(journal.decisions(Matching(action=action))) for action in ("set-limit", "limit")
+        )
+    assert 300 <= limits <= 420
+    assert others == 600

@@ -17,12 +17,23 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from controlplane.api import metrics
 from controlplane.api.exposition import LONGEST_LABEL_CHARS, label_value
-from controlplane.signals.decision import Hold, Orders
+from controlplane.api.settings import MetricsSettings
+from controlplane.signals.decision import Hold, Orders, Standing
 from controlplane.signals.histogram import Histogram
 from controlplane.signals.interval import Interval
+from controlplane.signals.probe import Probe, ProbeKind, ProbeResult
 from controlplane.signals.reading import Quality, Reason, Unknown
 from controlplane.signals.registry import BY_NAME, METRICS, Kind
-from controlplane.signals.snapshot import Condition, FleetSnapshot, Goodput, ReplicaState
+from controlplane.signals.snapshot import (
+    Condition,
+    FleetSnapshot,
+    Goodput,
+    Out,
+    PoolBoundary,
+    Probed,
+    ReplicaSnapshot,
+    ReplicaState,
+)
 from controlplane.signals.status import Status
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -72,10 +83,70 @@ def test_a_lower_bound_never_stands_under_the_signal_s_own_name() -> None:
     assert value(found, "controlplane_pool_running_requests", pool="chat") == 12
 
 
+def test_what_is_held_against_gpus() -> None:
+    seen = fleet(
+        replica("a", quarantined_since=AT - 5),
+        replica("b"),
+        nodes={
+            "n1": fakes.node("n1", verdicts=(fakes.verdict("GPU-1"),), quarantined=fakes.mark()),
+            "n2": fakes.node("n2", blind_since=AT - 60),
+        },
+    )
+    found = read(page_of(seen))
+    replicas = [value(found, "controlplane_replica_quarantined", pool="chat", replica=one) for one in "ab"]
+    assert replicas == [1, 0]
+    assert [value(found, "controlplane_node_quarantined", node=one) for one in ("n1", "n2")] == [1, 0]
+    assert [value(found, "controlplane_node_blind", node=one) for one in ("n1", "n2")] == [0, 1]
+    assert value(found, "controlplane_node_gpus", node="n2") == 8
+    held = {
+        "check": "xid",
+        "fault_class": "hardware-fatal",
+        "remedy": "drain-and-reset",
+        "stage": "held-down",
+    }
+    assert value(found, "controlplane_gpu_fault", node="n1", UUID="GPU-1", **held) == 1
+
+
+def test_more_nodes_than_have_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_NODES", 2)
+    found = read(page_of(fleet(nodes={name: fakes.node(name) for name in ("n1", "n2", "n3")})))
+    assert value(found, "controlplane_omitted_nodes") == 1
+    assert value(found, "controlplane_node_gpus", node="n3") is None
+
+
 def test_failed_scrapes_of_each_replica() -> None:
     found = read(page_of(fleet(replica("a"), replica("b")), status(scrape_failures={"a": 17})))
     name = "controlplane_replica_scrape_failures_total"
     assert [value(found, name, pool="chat", replica=one) for one in ("a", "b")] == [17, 0]
+
+
+def test_who_gets_no_new_request_and_why() -> None:
+    def one(name: str, **changes: object) -> ReplicaSnapshot:
+        return msgspec.structs.replace(replica(name), was_ready=True, **changes)
+
+    health = Probe("a", AT, 2.0, ProbeKind.HEALTH, ProbeResult.TIMEOUT, "a: no whole answer within 2 s")
+    trial = Probe("a", AT, 0.3, ProbeKind.TRIAL, ProbeResult.OK)
+    seen = fleet(
+        one("a", out=Out(AT, "unreachable", "it does not answer"), probed=Probed(health, trial, 4)),
+        one("b", out=Out(AT, "wedged", "it makes no token")),
+        one("c"),
+        msgspec.structs.replace(replica("d"), was_ready=False),
+    )
+    how = status(out=frozenset({"a"}), probes={(ProbeKind.HEALTH, ProbeResult.TIMEOUT): 5})
+    found = read(page_of(seen, how))
+    why = {
+        dict(labels)["replica"]: dict(labels) for name, labels in found if name.endswith("_out_of_rotation")
+    }
+    assert {name: (labels["reason"], labels["in_force"]) for name, labels in why.items()} == {
+        "a": ("unreachable", "true"),
+        "b": ("wedged", "false"),
+        "d": ("starting", "true"),
+    }
+    a = {"pool": "chat", "replica": "a"}
+    assert value(found, "controlplane_replica_failed_health_probes", **a) == 4
+    assert value(found, "controlplane_replica_probe_duration_seconds", **a, kind="health") == 2.0
+    assert value(found, "controlplane_replica_probe_duration_seconds", **a, kind="trial") == 0.3
+    assert value(found, "controlplane_probes_total", kind="health", result="timeout") == 5
 
 
 def test_a_replica_and_its_pool_as_a_query_sees_them() -> None:
@@ -100,8 +171,24 @@ def test_a_replica_and_its_pool_as_a_query_sees_them() -> None:
     assert value(found, "controlplane_pool_good_requests_total", pool="chat", bound="low") == 800
     assert value(found, "controlplane_pool_good_requests_total", pool="chat", bound="point") == 840
     assert value(found, "controlplane_pool_finished_requests_total", pool="chat") == 900
+    assert value(found, "controlplane_replica_limit_sequences", **one) == 137
+    assert value(found, "controlplane_replica_limit_in_force_sequences", **one) == 136
+    why = {"law": "slo-gradient", "reason": "tpot-near", "standing": ""}
+    assert value(found, "controlplane_replica_limit_info", **one, **why) == 1
     facts = {"url": "http://vllm-0:8000/metrics", "engine": "vllm", "version": ">=0.20"}
     assert value(found, "controlplane_replica_info", **one, **facts) == 1
+
+
+def test_the_boundary_between_two_pools() -> None:
+    boundary = PoolBoundary("small", "large", 8192, "fewer-replicas", "better", AT - 9, in_force=4096)
+    how = msgspec.structs.replace(status(), boundary_standing=Standing.HELD)
+    found = read(page_of(fleet(boundary=boundary), how))
+    both = {"pool": "small", "long_pool": "large"}
+    assert value(found, "controlplane_pool_boundary_tokens", **both) == 8192
+    assert value(found, "controlplane_pool_boundary_in_force_tokens", **both) == 4096
+    why = {"reason": "fewer-replicas", "standing": "held"}
+    assert value(found, "controlplane_pool_boundary_info", **both, **why) == 1
+    assert not any("boundary" in name for name, _ in read(page_of()))
 
 
 def test_the_daemon_itself() -> None:
@@ -167,10 +254,35 @@ def test_before_the_first_tick_there_is_only_the_daemon() -> None:
     assert value(found, "controlplane_last_tick_timestamp_seconds") is None
 
 
+def test_a_large_fleet_has_latency_quantiles_by_pool_only() -> None:
+    seen = fleet(*[replica(f"vllm-{i}") for i in range(3)])
+    few, many = (
+        read(metrics.page(seen, status(), Orders(), AT + 1, bounds=MetricsSettings(latency_replicas=most)))
+        for most in (3, 2)
+    )
+    quantiles = [
+        [
+            len([1 for name, _ in found if name == f"controlplane_{of}_ttft_seconds"])
+            for of in ("replica", "pool")
+        ]
+        for found in (few, many)
+    ]
+    assert quantiles == [[12, 4], [0, 4]]
+    assert [value(found, "controlplane_omitted_latency_replicas") for found in (few, many)] == [0, 3]
+    assert value(many, "controlplane_replica_running_requests", pool="chat", replica="vllm-0") == 12
+
+
+def test_500_replicas_make_a_page_of_less_than_5_MB() -> None:
+    seen = fleet(*[replica(f"vllm-{i:03}.engines.svc:8000", f"pool-{i % 10}") for i in range(500)])
+    text = metrics.page(seen, status(), Orders(), AT + 1).text(openmetrics=False)
+    assert text.count("controlplane_replica_running_requests{") == 500
+    assert 500_000 < len(text) < 5_000_000
+
+
 def test_too_many_replicas_are_counted_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_REPLICAS", 2)
     monkeypatch.setattr(metrics, "MOST_POOLS", 1)
-    found = read(page_of(fleet(*[replica(f"vllm-{i}", f"pool-{i}") for i in range(5)])))
+    seen, bounds = fleet(*[replica(f"vllm-{i}", f"pool-{i}") for i in range(5)]), MetricsSettings(replicas=2)
+    found = read(metrics.page(seen, status(), Orders(), AT + 1, bounds=bounds))
     assert value(found, "controlplane_omitted_replicas") == 3
     assert value(found, "controlplane_omitted_pools") == 4
     assert len([name for name, _ in found if name == "controlplane_replica_running_requests"]) == 2

@@ -127,7 +127,15 @@ def test_an_override_ends_at_its_time(book: OrderBook) -> None:
             Override("rack", "a", "mode", "observe", "x", "y", NOW),
             "for one of pool, replica, node (got 'rack')",
         ),
-        (Override("pool", "a", "limit", "3", "x", "y", NOW), "'limit' cannot be overridden (what can: mode)"),
+        (
+            Override("pool", "a", "speed", "3", "x", "y", NOW),
+            "'speed' cannot be overridden (what can: mode, quarantine, limit)",
+        ),
+        *(
+            (Override("pool", "a", "limit", value, "x", "y", NOW), f"from 1 to 1000000 (got {value!r})")
+            for value in ("0", "-3", "1e3", "3.5", "٣", "1000001", "9" * 400)
+        ),
+        (Override("node", "n1", "limit", "3", "x", "y", NOW), "a node has no limit"),
         (Override("pool", "a", "mode", "off", "x", "y", NOW), "mode is one of observe, enforce (got 'off')"),
         (Override("pool", "a", "mode", "observe", "x", "y", NOW, NOW - 1), "would end before it begins"),
         (

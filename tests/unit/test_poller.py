@@ -21,11 +21,12 @@ from controlplane.sources.exposition import Reader
 from controlplane.sources.fetch import Answer, Client, Errand, Failed, FailureKind
 from controlplane.sources.pages import Pages
 from controlplane.sources.poller import PageReader, Poller
+from controlplane.sources.rounds import CALLS_PER_INTERVAL
 from controlplane.sources.settings import ScrapeSettings
 
 NOON = 1_764_000_000.0
 INTERVAL = 5.0
-STEP = INTERVAL / module.CALLS_PER_INTERVAL
+STEP = INTERVAL / CALLS_PER_INTERVAL
 SETTINGS = ScrapeSettings()
 CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 
@@ -113,7 +114,7 @@ async def test_every_target_is_asked_once_an_interval_at_its_own_phase(fleet: Fl
     a_call = Counter(at for at, _ in fleet.asked if at > start)
     assert max(a_call.values()) < 100, "twice the even 50 a call"
     assert min(a_call.values()) > 25
-    assert fleet.poller.counts.missed_turns == 0
+    assert fleet.poller.missed_turns == 0
     moments: dict[str, set[int]] = {}
     for at, url in fleet.asked:
         if at > start:
@@ -147,7 +148,7 @@ async def test_a_small_fleet_is_asked_at_once_a_large_one_evenly_from_the_start(
     a_call = Counter(at for at, _ in large.asked)
     assert max(a_call.values()) < 100, "twice the even 50 a call"
     assert len(large.asked) == len(large.asked_since(0.0)) == 1000
-    assert large.poller.counts.missed_turns == 0
+    assert large.poller.missed_turns == 0
 
 
 async def test_a_slow_target_misses_its_turns_and_costs_nobody_else_any(fleet: Fleet) -> None:
@@ -159,18 +160,16 @@ async def test_a_slow_target_misses_its_turns_and_costs_nobody_else_any(fleet: F
     await fleet.run(4 * INTERVAL)
     assert set(fleet.asked_since(start).values()) == {4}
     assert slow.url not in fleet.asked_since(start)
-    assert 4 <= fleet.poller.counts.missed_turns <= 5
+    assert 4 <= fleet.poller.missed_turns <= 5
     fleet.slow.pop(slow.url).set()
-    start, missed = fleet.now, fleet.poller.counts.missed_turns
+    start, missed = fleet.now, fleet.poller.missed_turns
     await fleet.run(4 * INTERVAL)
     assert fleet.asked_since(start)[slow.url] == 4
-    assert fleet.poller.counts.missed_turns == missed
+    assert fleet.poller.missed_turns == missed
 
 
-async def test_many_dead_targets_leave_room_and_never_exceed_the_bound(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CONCURRENT_SCRAPES", 64)
+async def test_many_dead_targets_leave_room_and_never_exceed_the_bound(fleet: Fleet) -> None:
+    fleet.poller._rounds._most = 64
     fleet.slow = {target.url: asyncio.Event() for target in targets(500)}
     fleet.poller.set_targets(targets(500), fleet.now)
     await fleet.run(2 * INTERVAL)
@@ -185,7 +184,7 @@ async def test_many_dead_targets_leave_room_and_never_exceed_the_bound(
     asked = [url for _, url in fleet.asked]
     assert fleet.most_in_flight == 64
     assert len(set(asked)) == 500, "the longest due first: nobody starves"
-    assert fleet.poller.counts.missed_turns > 0
+    assert fleet.poller.missed_turns > 0
 
 
 # --- clocks
@@ -225,12 +224,12 @@ async def test_a_jump_of_the_wall_clock_only_moves_the_stamps(fleet: Fleet) -> N
 async def test_a_scheduler_that_stalls_loses_turns_but_makes_no_burst(fleet: Fleet) -> None:
     fleet.poller.set_targets(targets(200), fleet.now)
     await fleet.run(3 * INTERVAL)
-    before = fleet.poller.counts.missed_turns
+    before = fleet.poller.missed_turns
     fleet.now += 6.0 * INTERVAL
     fleet.asked.clear()
     await fleet.run(INTERVAL)
     assert len(fleet.asked) <= 400
-    missed = fleet.poller.counts.missed_turns - before
+    missed = fleet.poller.missed_turns - before
     assert 5 * 200 <= missed <= 7 * 200
 
 
@@ -321,7 +320,7 @@ async def polled(answers: dict[str, bytes], *, engine: str = "auto") -> dict[str
         poller = Poller(SETTINGS, client.get, pages.reader_for)
         poller.set_targets(tuple(Target(path, "chat", server.url(path), engine) for path in answers), 0.0)
         poller.poll_due(0.0)
-        await asyncio.gather(*poller._tasks)
+        await asyncio.gather(*poller._rounds._tasks)
         results = poller.take()
         assert [
             r.detail for r in results if isinstance(r, ScrapeFailure) and server.url("") not in r.detail
@@ -391,7 +390,7 @@ async def test_only_small_familiar_pages_are_read_in_the_event_loop(
     poller.set_targets(targets(1), 0.0)
     for turn in range(len(bodies)):
         poller.poll_due(2 * INTERVAL * turn)
-        await asyncio.gather(*poller._tasks)
+        await asyncio.gather(*poller._rounds._tasks)
     found = [result.engines["0"].numbers["waiting"] for result in poller.take() if isinstance(result, Scrape)]
     assert found == [2, 3, 4, 5, 3, 3]
     assert learnt == ["slow-pages", "MainThread", "slow-pages", "MainThread", "slow-pages", "slow-pages"]

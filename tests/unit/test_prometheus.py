@@ -47,7 +47,7 @@ class Bench:
     def __init__(self, catalog: Catalog | None = None, **settings: Any) -> None:
         self.server = FakePrometheus()
         self.monotonic = 0.0
-        self.luck = 1.0
+        self.luck = 0.0
         self.source = PrometheusSource(
             PrometheusSettings.model_validate({"url": URL, **settings}),
             catalog or tick(),
@@ -262,7 +262,7 @@ async def test_the_wait_doubles_with_jitter_up_to_the_limit(bench: Bench) -> Non
             break
     gaps = [after - before for before, after in pairwise(asked)]
     assert gaps == [5, 10, 20, 40, 60, 60]
-    bench.luck = 0.0
+    bench.luck = 1.0
     bench.wait(60)
     await bench.source.poll()
     before = bench.monotonic

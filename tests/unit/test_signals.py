@@ -101,6 +101,11 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(
         assert found <= upper
 
 
+def test_rounding_carries_no_quantile_past_its_bucket() -> None:
+    bounds = (1.8956916100995098, 18.38805306842718, INF)
+    assert observed(bounds, [2.0, 19.0]).quantile(0.5) == 18.38805306842718
+
+
 def test_known_quantiles() -> None:
     h = Histogram((0.1, 0.5, 1.0, 5.0, INF), (5.0, 20.0, 30.0, 38.0, 40.0), 48.4)
     assert h.quantile(0.5) == 0.5

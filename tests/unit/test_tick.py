@@ -20,17 +20,19 @@ SETTINGS = PolicySettings()
 
 
 class Loop:
-    """Runs ticks and keeps all that they told."""
+    """Runs ticks and keeps all that they told; decisions on limits apart, for they come all the time."""
 
     def __init__(self, settings: PolicySettings = SETTINGS) -> None:
         self.memory, self.settings = Memory(), settings
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
+        self.limits: list[Decision] = []
 
     def __call__(self, given: Samples, now: float) -> FleetSnapshot:
         snapshot, decisions, self.memory = tick(given, self.memory, self.settings, now)
         self.events.extend(snapshot.events)
-        self.decisions.extend(decisions)
+        for decision in decisions:
+            (self.limits if decision.action == "set-limit" else self.decisions).append(decision)
         return snapshot
 
     def kinds(self) -> list[str]:
@@ -225,7 +227,19 @@ def test_the_gateway_decides_the_denominator() -> None:
     loop(samples(r, at=NOON), NOON)
     r.engine.serve(100)
     window = OutcomeWindow(
-        "gw", "chat", NOON, NOON + 10, 200, 100, 90, 20, 30, {"kv-full": 50}, 9000, 8000, 4
+        "gw",
+        "chat",
+        NOON,
+        NOON + 10,
+        207,
+        100,
+        90,
+        20,
+        30,
+        {"queue_full": 50, "tenant_token_quota": 7},
+        9000,
+        8000,
+        4,
     )
     given = msgspec.structs.replace(samples(r, at=NOON + 10), outcomes=(window, window))
     found = loop(given, NOON + 10).pools["chat"].goodput
@@ -358,6 +372,8 @@ def test_memory_survives_the_journal_and_the_tick_is_deterministic(seed: int) ->
         assert through(wire, now) == one
     assert through.memory == straight.memory
     assert through.decisions == straight.decisions
+    assert through.limits == straight.limits
+    assert len(straight.limits) > 5
 
 
 def test_latencies_that_only_the_server_counts_are_measured_too() -> None:

@@ -1,10 +1,5 @@
 """`controlplane top`: what stands where, within any width and height; what is said when nobody answers."""
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import fleet_fakes as fakes
 import msgspec
 from click.testing import CliRunner, Result
@@ -12,12 +7,11 @@ from fleet_fakes import AT, FakeDaemon, fleet, replica
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from top_fakes import served, view
 
 from controlplane.api import answers
-from controlplane.api.server import ApiServer
-from controlplane.api.settings import ApiSettings
 from controlplane.commands.top import top
-from controlplane.signals.decision import Hold, Orders, Override
+from controlplane.signals.decision import Hold, Orders, Override, Standing
 from controlplane.signals.reading import Known, Quality, Reason, Unknown
 from controlplane.signals.snapshot import (
     Condition,
@@ -29,11 +23,14 @@ from controlplane.signals.snapshot import (
     Quantiles,
     ReplicaSnapshot,
     ReplicaState,
+    Scale,
 )
-from controlplane.signals.status import Status
-from controlplane.terminal.fleet_table import View, screen
+from controlplane.terminal.fleet_cells import COLUMNS, Row
+from controlplane.terminal.pages import PAGES, screen
+from controlplane.terminal.view import View
 
 GONE = Unknown(Reason.SCRAPE_FAILED, AT - 42, "connection refused")
+_ANY_HEIGHT = 10_000
 SATURATED = Condition("saturated", AT - 190, "vllm-2 is saturated: its KV cache is 100% full and 31 wait")
 
 
@@ -50,24 +47,14 @@ def unreachable(name: str, pool: str = "chat") -> ReplicaSnapshot:
     )
 
 
-def view(seen: FleetSnapshot, orders: Orders | None = None, how: Status | None = None) -> View:
-    shown = answers.fleet_of(seen, orders or Orders(), how or fakes.status(), AT)
-    return View(
-        "http://127.0.0.1:9090",
-        AT,
-        shown,
-        [answers.replica_of(one, how or fakes.status(), AT) for one in seen.replicas.values()],
-        len(seen.replicas),
-    )
-
-
 def lines(seen: View, width: int = 80, height: int | None = None, trouble: str = "") -> list[str]:
-    return [line.plain.rstrip() for line in screen(seen, width, height, trouble)]
+    shown = screen(seen, width, height or _ANY_HEIGHT, PAGES[0], trouble=trouble)
+    return [line.plain.rstrip() for line in shown]
 
 
 def test_a_healthy_fleet_in_eighty_columns() -> None:
     assert lines(view(fleet(replica("vllm-0:8000"), replica("vllm-1:8000")))) == [
-        "controlplane 0.1.0  http://127.0.0.1:9090  2/2 up  tick 7, 0s ago",
+        "controlplane 0.1.0  http://127.0.0.1:9090  2/2 up  observe  tick 7, 0s ago",
         "",
         "POOL           GOODPUT         RUN WAIT        KV OUT/s TTFT95 TPOT95 PRE/s AGE",
         "chat 2/2       ██████▍▒ 80–96%  12    3 ██▍   62%   910  850ms 51.0ms     0",
@@ -138,6 +125,18 @@ def test_unknown_is_a_dash_and_never_a_zero() -> None:
     assert row.split() == ["○", "vllm-4", "unreachable", *["–"] * 7, "42s"]
 
 
+def test_the_limit_is_bold_where_it_is_enforced_and_shows_what_is_in_force() -> None:
+    how = fakes.status(limit_standings={"vllm-0:8000": Standing.ENFORCE})
+    row = next(line for line in lines(view(fleet(), how=how), 140) if "vllm-0" in line)
+    assert "137 (136)" in row
+    for standing, style in ((Standing.ENFORCE, "bold"), (Standing.OBSERVE, "dim"), (None, "dim")):
+        shown = answers.replica_of(
+            replica(), fakes.status(limit_standings={} if standing is None else {"vllm-0:8000": standing}), AT
+        )
+        cell = next(column for column in COLUMNS if column.title == "LIMIT").cell(Row(shown, None, AT))
+        assert cell.style == style
+
+
 def test_hold_overrides_and_troubles_stand_on_top() -> None:
     override = Override("pool", "chat", "mode", "observe", "bob", "looking", AT)
     orders = Orders(Hold(AT - 600, "ann", "deploy"), (override,))
@@ -171,6 +170,18 @@ def test_a_sum_without_a_part_is_marked_as_a_lower_bound() -> None:
     )
     assert "≥9" in row.split()
     assert "≥50%" in row.split()
+
+
+def scaled(replicas: int, ready: int) -> list[str]:
+    seen = fleet()
+    scale = Scale("work", replicas, ready, 1, fakes.known(4.6), "need", "work grows by a third", AT)
+    chat = msgspec.structs.replace(seen.pools["chat"], scale=scale)
+    return lines(view(msgspec.structs.replace(seen, pools={"chat": chat})), 120)
+
+
+def test_a_pool_that_should_have_another_count_says_why() -> None:
+    assert "└ 5 replicas wanted, 3 ready and 1 loading: work grows by a third" in scaled(5, 3)
+    assert not [line for line in scaled(3, 3) if "wanted" in line]
 
 
 def test_a_quantile_beyond_the_buckets_is_shown_as_no_more_than_that() -> None:
@@ -236,32 +247,15 @@ def test_records_the_newest_last() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seen=fakes.fleets, orders=fakes.orders, width=st.integers(40, 160), height=st.integers(8, 60))
 def test_any_fleet_fits_any_screen(seen: FleetSnapshot, orders: Orders, width: int, height: int) -> None:
-    for limit in (height, None):
-        shown = screen(view(seen, orders), width, limit)
-        assert limit is None or len(shown) <= limit
+    for limit in (height, _ANY_HEIGHT):
+        shown = screen(view(seen, orders), width, limit, PAGES[0])
+        assert len(shown) <= limit
         for line in shown:
             assert cell_len(line.plain) <= width
             assert line.plain.isprintable()
 
 
 # -- the command -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def served(daemon: FakeDaemon) -> Iterator[str]:
-    """The API of `daemon` in a thread with a loop of its own, as another process would have it."""
-    server = ApiServer(daemon, ApiSettings(listen="127.0.0.1:0"))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
-        yield server.url
-    finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
 
 
 def run(url: str) -> Result:

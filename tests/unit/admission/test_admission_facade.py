@@ -14,14 +14,14 @@ from controlplane.gateway.admission.request import Fault
 from controlplane.gateway.admission.settings import (
     AdmissionSettings,
     ClassSettings,
-    PoolPair,
     RetrySettings,
     RoutingSettings,
     TenantSettings,
 )
-from controlplane.gateway.admission.shares import Grant
 from controlplane.gateway.admission.usage import Usage
 from controlplane.gateway.admission.verdict import Admitted, Queued, Refused
+from controlplane.policy.boundary.pair import PoolPair
+from controlplane.signals.control import Grant
 from controlplane.signals.decision import Mode
 from controlplane.signals.samples import OutcomeWindow
 
@@ -155,7 +155,7 @@ def test_E1_a_client_that_hangs_up_is_charged_for_what_it_got_and_holds_nothing(
     assert sum(each.gave_up for each in told) == 200
     assert sum(each.failed for each in told) == 0
     assert sum(each.tokens_by_tenant.get("t", 0) for each in told) == 200 * (10 + 26)
-    assert admission.counters.account("t").counter == 200 * (10 + 2 * 26)
+    assert admission.counters.account("t", "chat").counter == 200 * (10 + 2 * 26)
     for _ in range(case_limit):
         admitted(admission.offer(ask(), 201.0, 0.5))
     assert reason(admission.offer(ask(), 201.0, 0.5)) == "tenant_in_flight_limit"
@@ -261,6 +261,56 @@ def test_E8_a_stale_connection_is_resent_once() -> None:
     assert not admission.may_resend(other, 0.3), "over the budget"
 
 
+def test_a_replica_that_dies_in_a_quiet_fleet_costs_nobody_an_answer() -> None:
+    """Until the breaker opens, each request that it fails can be sent elsewhere."""
+    admission = pair()
+    rng = random.Random(1)
+    failed_at = Counter[str]()
+    for step in range(40):
+        now = step * 0.5
+        verdict: Any = admission.offer(ask(), now, rng.random())
+        ticket = admitted(verdict)
+        if verdict.replica == "r1":
+            failed_at["r1"] += 1
+            verdict = admission.failed(ticket, now, Fault.UNREACHABLE, may_retry=True)
+            ticket = admitted(verdict)
+            assert verdict.replica == "r0"
+        admission.first_token(ticket, now + 0.1)
+        admission.finished(ticket, now + 0.2)
+    assert 5 <= failed_at["r1"] <= 8
+
+
+# Objectives by pool
+
+
+def test_each_pool_has_its_own_objectives() -> None:
+    objectives = {"slow": {"interactive": {"ttft": "30s", "tpot": "1s"}}}
+    fast, slow = spec("f", models=("small",)), spec("s", pool="slow", models=("big",))
+    admission = gate(fast, slow, limit=1.0, objectives=objectives)
+    both = [admitted(admission.offer(ask(model=model), 0.0, 0.5)) for model in ("small", "big")]
+    waiting = [queued(admission.offer(ask(model=model), 0.0, 0.5)) for model in ("small", "big")]
+    assert [ticket.start_by for ticket in waiting] == [2.5, 30.0]
+    for running in both:
+        admission.first_token(running, 10.0)
+        admission.finished(running, 20.0, Usage(800, 100))
+    told = {window.pool: window for window in admission.windows(21.0)}
+    assert (told["chat"].finished, told["chat"].good) == (1, 0)
+    assert (told["slow"].finished, told["slow"].good) == (1, 1)
+    batch = admission.offer(ask(model="big", service_class=BATCH), 21.0, 0.5)
+    assert queued(batch).start_by == 21.0 + 120.0, "what is not said is as everywhere"
+
+
+def test_a_line_that_moves_to_another_pool_takes_its_objective() -> None:
+    objectives = {"slow": {"interactive": {"ttft": "30s", "tpot": "1s"}}}
+    admission = gate("f", limit=1.0, objectives=objectives)
+    admitted(admission.offer(ask(), 0.0, 0.5))
+    assert queued(admission.offer(ask(), 0.0, 0.5)).start_by == 2.5
+    admission.set_replicas([spec("s", pool="slow")], 1.0)
+    admission.set_limits({"s": 1.0}, {}, 1.0)
+    admission.poll(1.0)
+    assert queued(admission.offer(ask(), 1.0, 0.5)).start_by == 31.0
+
+
 # Observing
 
 
@@ -326,6 +376,51 @@ def test_observing_says_of_the_same_load_what_enforcing_does() -> None:
     assert served[Mode.OBSERVE] == pytest.approx(served[Mode.ENFORCE], rel=0.02)
 
 
+def would_be_shed(mode: Mode, load: float, each_slows_by: float) -> float:
+    """The share that is shed, or would be, once the load has risen to `load` of what two engines can do.
+
+    An engine with n sequences takes 10 ms + n * `each_slows_by` for a token of each.
+    """
+    limit, dt, tokens = 10.0, 0.02, 100
+    capacity = 2 * limit / (tokens * (0.01 + each_slows_by * limit))
+    admission = gate("r0", "r1", limit=limit, mode=mode)
+    rng = random.Random(1)
+    running: dict[str, list[list[Any]]] = {"r0": [], "r1": []}
+    due, offered, shed = 0.0, 0, 0
+    for tick in range(int(160 / dt)):
+        now = tick * dt
+        due += capacity * load * min(1.0, now / 80) * dt
+        verdicts: list[Any] = []
+        while due > rng.random():
+            due -= 1
+            offered += now > 100
+            verdicts.append(admission.offer(ask(400, 100), now, rng.random()))
+        for row in running.values():
+            step = dt / (0.01 + each_slows_by * len(row))
+            for each in row:
+                each[1] -= step
+                if each[1] <= 0:
+                    admission.first_token(each[0], now)
+                    admission.finished(each[0], now, Usage(400, each[2]))
+            row[:] = [each for each in row if each[1] > 0]
+        for verdict in (*verdicts, *admission.poll(now)):
+            if isinstance(verdict, Admitted):
+                written = rng.randint(50, 150)
+                running[verdict.replica].append([verdict.ticket, float(written), written])
+        for window in admission.windows(now):
+            counted = window.would_shed if mode is Mode.OBSERVE else window.shed
+            shed += sum(counted.values()) if window.start > 100 else 0
+    return shed / offered
+
+
+@pytest.mark.parametrize(("load", "each_slows_by"), [(1.3, 0.0), (1.3, 0.001), (2.0, 0.001), (1.5, 0.004)])
+def test_observing_says_it_of_engines_that_it_overruns_too(load: float, each_slows_by: float) -> None:
+    """There requests run for much longer than they would: by their real times up to all would be shed."""
+    enforced = would_be_shed(Mode.ENFORCE, load, each_slows_by)
+    assert enforced == pytest.approx(1 - 1 / load, abs=0.04)
+    assert would_be_shed(Mode.OBSERVE, load, each_slows_by) == pytest.approx(enforced, abs=0.12)
+
+
 def test_the_mode_changes_without_losing_anybody() -> None:
     admission = gate(limit=1.0)
     first = admitted(admission.offer(ask(), 0.0, 0.5))
@@ -362,7 +457,9 @@ def test_observing_the_books_are_closed_with_the_request() -> None:
     status = admission.status(4.5).replicas["r0"]
     assert (status.sequences, status.reserved_tokens, status.open_sequences) == (0, 0, 1)
     admission.finished(late, 5.0, Usage(800, 200))
-    assert admission.counters.account("t").counter == 800 + 400, "what would not have run costs nothing"
+    assert admission.counters.account("t", "chat").counter == 800 + 400, (
+        "what would not have run costs nothing"
+    )
 
 
 def test_observing_without_a_replica_is_a_refusal_all_the_same() -> None:

@@ -138,8 +138,8 @@ def test_the_engine_s_part_is_the_75th_percentile_and_capped() -> None:
         admission.finished(ticket, 100.0)
     admitted(admission.offer(ask(), 100.0, 0.5))
     queued(admission.offer(ask(), 100.0, 0.5))
-    assert admission.poll(100.0 + 0.4 * TTFT - 0.01) == [], "0.4 of the objective is left to wait in any case"
-    assert reason(admission.poll(100.0 + 0.4 * TTFT + 0.01)[0]) == "queue_wait_expired"
+    assert admission.poll(100.0 + 0.2 * TTFT - 0.01) == [], "0.2 of the objective is left to wait in any case"
+    assert reason(admission.poll(100.0 + 0.2 * TTFT + 0.01)[0]) == "queue_wait_expired"
 
 
 def test_a_client_s_own_deadline_counts() -> None:
@@ -357,7 +357,7 @@ def test_a_tenant_far_ahead_waits_with_the_one_that_has_claimed() -> None:
     claimed = big.claim
     assert claimed is not None
     elsewhere = next(ticket for ticket in long if ticket.replica is not claimed)
-    admission.counters.account("ahead").charge(2 * 10_000 + 5000)
+    admission.counters.account("ahead", "chat").charge(2 * 10_000 + 5000)
     admission.finished(elsewhere, 0.1, Usage(4000, 0))
     assert admission.poll(0.1) == []
     waits = queued(admission.offer(ask(1000, 100, tenant="ahead"), 0.1, 0.1))
@@ -415,13 +415,29 @@ def test_across_lines_the_smaller_counter_goes_first() -> None:
     """A base model and its adapter are two lines before one replica."""
     admission = gate(spec("r0", models=("base", "adapter")), limit=1.0)
     running = admitted(admission.offer(ask(model="base", tenant="z"), 0.0, 0.5))
-    admission.counters.account("rich").charge(50_000.0)
+    admission.counters.account("rich", "chat").charge(50_000.0)
     rich = queued(admission.offer(ask(model="base", tenant="rich"), 0.0, 0.5))
     poor = queued(admission.offer(ask(model="adapter", tenant="poor"), 0.1, 0.5))
-    assert poor.account.counter == rich.account.counter, "lifted"
-    admission.counters.account("rich").charge(1000.0)
+    assert poor.account.counter == rich.account.counter - poor.line.credit, "lifted, but for the credit"
+    admission.counters.account("rich", "chat").charge(1000.0)
     admission.finished(running, 0.2)
     assert admitted(admission.poll(0.2)[0]) is poor
+
+
+def test_who_is_owed_service_waits_longer_while_the_queue_stands() -> None:
+    """A flood of one tenant must not make another's few requests give up early."""
+    admission = gate(limit=1.0)
+    now, running = 0.0, admitted(admission.offer(ask(tenant="flood"), 0.0, 0.5))
+    while now < 10.0:  # one a second is served, three a second come
+        now += 1.0
+        for _ in range(3):
+            admission.offer(ask(tenant="flood"), now, 0.5)
+        admission.finished(running, now)
+        running = next(one.ticket for one in admission.poll(now) if isinstance(one, Admitted))
+    flood = queued(admission.offer(ask(tenant="flood"), now, 0.5))
+    few = queued(admission.offer(ask(tenant="few"), now, 0.5))
+    assert flood.start_by - now == pytest.approx(0.3 * TTFT)
+    assert few.start_by - now > 0.9 * TTFT
 
 
 def test_memory_follows_what_is_queued() -> None:

@@ -10,8 +10,10 @@ from admission_gates import admitted, ask, gate, queued, reason, spec
 from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.replica import ReplicaReading, Rotation
 from controlplane.gateway.admission.request import Fault
-from controlplane.gateway.admission.settings import PoolPair, RoutingSettings
+from controlplane.gateway.admission.settings import RoutingSettings
 from controlplane.gateway.admission.usage import Usage
+from controlplane.policy.boundary.pair import PoolPair
+from controlplane.signals.decision import Mode
 
 PAIR = PoolPair(short="short", long="long", boundary=4000)
 
@@ -205,6 +207,54 @@ def test_the_longest_sequence_decides_and_not_their_sum() -> None:
     assert (prompts.line.pool, prompts.tokens) == ("short", 20_000)
     both = admitted(admission.offer(ask(3000, 4004, sequences=4), 0.0, 0.5))
     assert both.line.pool == "long"
+
+
+def test_a_stated_limit_must_fit_whole_but_does_not_make_a_request_long() -> None:
+    admission = two_pools()
+    small = {"prompt": 500, "output": 300}
+    assert set(spread(admission, 8, **small, most_output_tokens=7692)) == {"s0", "s1"}
+    assert set(spread(admission, 8, **small, most_output_tokens=7693)) == {"l0", "l1"}, (
+        "the short pool's context of 8,192 would cut its answer, or its engine refuse it"
+    )
+    assert set(spread(admission, 8, **small, most_output_tokens=10**6)) == {"l0", "l1"}
+    assert set(spread(admission, 8, **small)) == {"s0", "s1"}
+
+
+def test_a_limit_that_nobody_takes_whole_keeps_nobody_from_being_served() -> None:
+    admission = gate(spec("a", max_model_len=8192), spec("b", max_model_len=4096))
+    assert spread(admission, 4, prompt=500, output=300, most_output_tokens=10**6) == {"a": 4}
+
+
+def test_several_answers_share_what_their_client_allows() -> None:
+    admission = two_pools()
+    four = admitted(admission.offer(ask(3000, 2000, sequences=4, most_output_tokens=20_768), 0.0, 0.5))
+    assert (four.line.pool, four.full_tokens) == ("short", 8192)
+    more = admitted(admission.offer(ask(3000, 2000, sequences=4, most_output_tokens=20_772), 0.0, 0.5))
+    assert (more.line.pool, more.full_tokens) == ("long", 8193)
+
+
+def test_spill_never_takes_a_limit_to_where_it_does_not_fit() -> None:
+    """The long pool is full, spilling is open, and the short pool is idle."""
+    admission = two_pools(short=1, long=1, limit=2.0)
+    for _ in range(2):
+        admitted(admission.offer(ask(9000, 100), 0.0, 0.5))
+    queued(admission.offer(ask(5000, 100, most_output_tokens=4000), 0.2, 0.5))
+    assert admission.poll(0.3) == []
+    assert admission.status(0.3).replicas["s0"].sequences == 0
+    fits = admitted(admission.offer(ask(5000, 100, most_output_tokens=3000), 0.5, 0.5))
+    assert fits.replica_name == "s0"
+
+
+def test_observing_sends_each_to_its_own_pool_however_full_and_never_to_one_that_cannot_hold_it() -> None:
+    admission = two_pools(short=1, long=1, limit=4.0, mode=Mode.OBSERVE)
+    assert spread(admission, 20, prompt=9000, output=100) == {"l0": 20}
+    assert spread(admission, 20, prompt=100, output=100) == {"s0": 20}
+    replicas = [
+        spec("s0", pool="short", max_model_len=8192),
+        spec("l0", pool="long", max_model_len=65_536, rotation=Rotation.UNREADY),
+    ]
+    admission.set_replicas(replicas, 1.0)
+    assert spread(admission, 3, prompt=5000, output=100, now=1.0) == {"s0": 3}
 
 
 def test_spill_opens_late_and_shuts_later() -> None:

@@ -7,11 +7,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controlplane.gateway.admission.shares import Grant, Share, Shares
+from controlplane.policy.shares import Share, Shares
+from controlplane.signals.control import Grant
 
 TERM, TOLERANCE = 10.0, 1.0
 PATIENCE = 2 * TERM + 6 * TOLERANCE
-NOW = 1000.0
+NOW = 1_800_000_000.0  # times are Unix times, and differences of them have their grain
 
 
 def leader(term: int = 1, now: float = NOW) -> Shares:

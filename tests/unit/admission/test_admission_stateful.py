@@ -14,17 +14,24 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.replica import ReplicaReading, Rotation
-from controlplane.gateway.admission.request import Fault, Request, ServiceClass
-from controlplane.gateway.admission.settings import AdmissionSettings, PoolPair, TenantSettings
-from controlplane.gateway.admission.shares import Grant
+from controlplane.gateway.admission.request import RANK, Fault, Request, ServiceClass
+from controlplane.gateway.admission.settings import (
+    AdmissionSettings,
+    Dropping,
+    QueueSettings,
+    TenantSettings,
+)
 from controlplane.gateway.admission.ticket import Ticket
 from controlplane.gateway.admission.usage import Usage
 from controlplane.gateway.admission.verdict import Queued, Refused, Verdict
+from controlplane.policy.boundary.pair import PoolPair
+from controlplane.signals.control import Grant
 from controlplane.signals.decision import Mode
 from controlplane.signals.samples import OutcomeWindow
 
 NAMES = ("a", "b", "c", "d")
 TENANTS = ("x", "y", "z")
+POOLS = ("short", "long", "")
 KV = 20_000
 DRAWS = st.floats(0, 1, exclude_max=True)
 SPECS = st.builds(
@@ -50,6 +57,7 @@ class Lives(RuleBasedStateMachine):
     mode = Mode.ENFORCE
     pools: PoolPair | None = None
     standing_share = 1.0
+    queue = QueueSettings()
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +67,7 @@ class Lives(RuleBasedStateMachine):
             tenants={"x": quota, "y": TenantSettings(weight=3)},
             pools=self.pools,
             standing_share=self.standing_share,
+            queue=self.queue,
         )
         self.now = 100.0
         self.gate = Admission(made, gateway="gw", now=self.now)
@@ -306,10 +315,14 @@ class Lives(RuleBasedStateMachine):
         assert status.queued_requests == len(queued)
         assert status.queued_tokens == sum(ticket.tokens for ticket in queued)
         for tenant in TENANTS:
-            account = self.gate.counters.account(tenant)
             mine = [ticket for ticket in queued if ticket.request.tenant == tenant]
-            assert account.queued == len(mine)
-            assert account.queued_tokens == sum(ticket.tokens for ticket in mine)
+            accounts = [self.gate.counters.account(tenant, pool) for pool in POOLS]
+            for rank in RANK.values():
+                up_to = sum(ticket.rank <= rank for ticket in mine)
+                assert sum(account.up_to[rank] for account in accounts) == up_to
+                for account in accounts:
+                    assert (account in set(account.contest.waiting[rank])) == (account.up_to[rank] > 0)
+            assert sum(account.queued_tokens for account in accounts) == sum(t.tokens for t in mine)
         for replica in self.gate._routes.replicas.values():
             if replica.claimant is not None:
                 assert replica.claimant.is_queued
@@ -332,8 +345,9 @@ class Lives(RuleBasedStateMachine):
         status = self.gate.status(self.now)
         assert (status.queued_requests, status.queued_tokens, status.claims) == (0, 0, 0)
         for tenant in TENANTS:
-            account = self.gate.counters.account(tenant)
-            assert (account.open, account.queued, account.queued_tokens) == (0, 0, 0)
+            for pool in POOLS:
+                account = self.gate.counters.account(tenant, pool)
+                assert (account.open, account.queued, account.queued_tokens) == (0, 0, 0)
         assert all(level.sequences == 0 for level in self.gate.quotas.levels(self.now).values())
         self.now += 2.0
         self.windows += self.gate.windows(self.now)
@@ -365,6 +379,12 @@ class TwoPools(Lives):
     standing_share = 0.5
 
 
+class Dropped(TwoPools):
+    """By CoDel, which thinks that a queue stands at once."""
+
+    queue = QueueSettings(drop=Dropping.CODEL, overload_wait_target=1e-9, overload_interval=1e-9)
+
+
 class Observing(Lives):
     mode = Mode.OBSERVE
 
@@ -385,6 +405,8 @@ TestEnforcing = Lives.TestCase
 TestEnforcing.settings = _SETTINGS
 TestTwoPools = TwoPools.TestCase
 TestTwoPools.settings = _SETTINGS
+TestDropped = Dropped.TestCase
+TestDropped.settings = _SETTINGS
 TestObserving = Observing.TestCase
 TestObserving.settings = _SETTINGS
 TestSwitching = Switching.TestCase

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from controlplane.policy.limits.codel import Codel, CodelState, Detector, DetectorState
-from controlplane.policy.limits.controlled_delay import ControlledDelay
 
 _TARGET, _INTERVAL = 0.005, 0.1
 
@@ -204,15 +203,3 @@ def test_detector_leaves_the_last_one_alone() -> None:
 def test_target_must_be_under_the_interval() -> None:
     with pytest.raises(ValidationError, match=r"target \(2 s\) is over interval \(1 s\)"):
         Detector(target="2s", interval="1s")
-    with pytest.raises(ValidationError, match=r"target \(2 s\) is over interval \(1 s\)"):
-        ControlledDelay(target="2s", interval="1s")
-
-
-def test_controlled_delay_shortens_the_wait_once_the_queue_stands() -> None:
-    law = ControlledDelay()
-    state = law.start(10.0)
-    assert law.wait_bound_seconds(state, 10.05) == 0.1
-    assert law.wait_bound_seconds(state, 10.1) == pytest.approx(0.1)
-    assert law.wait_bound_seconds(state, 10.2) == 0.005
-    state = law.emptied(state, 10.3)
-    assert law.wait_bound_seconds(state, 10.35) == 0.1

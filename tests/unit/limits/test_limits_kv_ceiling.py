@@ -1,5 +1,6 @@
 """The KV ceiling against hand-computed numbers and against a simulated cache."""
 
+import math
 import random
 
 import pytest
@@ -80,3 +81,17 @@ def test_lies_between_the_ceilings_of_its_requests(pairs: list[tuple[int, int]])
     ceiling = kv_ceiling(1e6, lengths)
     assert ceiling is not None
     assert min(alone) * (1 - 1e-9) <= ceiling <= max(alone) * (1 + 1e-9)
+
+
+def test_the_mean_of_what_is_asked_for_follows_a_change_of_mix_whatever_came_before() -> None:
+    """A minute of 75 small requests a second, then 4 large ones a second for a minute."""
+    lengths, forgotten_a_second = Lengths(), math.exp(-1 / 60)
+    for _ in range(60):
+        lengths = lengths.decayed(forgotten_a_second).with_asked(75, 75 * 200.0)
+    assert lengths.request_tokens == pytest.approx(200.0)
+    for _ in range(60):
+        lengths = lengths.decayed(forgotten_a_second).with_asked(4, 4 * 2000.0)
+    assert lengths.request_tokens is not None
+    assert lengths.request_tokens > 1200.0
+    flood = lengths.with_asked(10_000, 10_000 * 50.0)
+    assert flood.request_tokens == pytest.approx(50.0)

@@ -1,14 +1,17 @@
 """The SLO gradient, rule by rule with the arithmetic written out. Objectives: TTFT 2 s, TPOT 50 ms, so the
 targets are 1.5 s and 40 ms."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from limit_windows import first_tokens, number, states
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from controlplane.policy.limits.elasticity import Elasticity
 from controlplane.policy.limits.law import LimitReason, Window
+from controlplane.policy.limits.pace import Average, Pace
+from controlplane.policy.limits.seats import Seats
 from controlplane.policy.limits.slo_gradient import SloGradient, SloGradientState
 from controlplane.signals.reading import Known, Reason, Unknown
 
@@ -31,6 +34,11 @@ def look(end: float = 1.0, **shown: Any) -> Window:
         "preemptions": number(0.0, end),
     }
     return Window(start=end - 1.0, end=end, **(well | shown))
+
+
+def paced(gap_seconds: float) -> Pace:
+    """As after a long time in which tokens came so far apart."""
+    return Pace(lately=Average(1 / gap_seconds, 1.0), in_a_life=Average(1 / gap_seconds, 1.0))
 
 
 def at(limit: float, **more: Any) -> SloGradientState:
@@ -76,14 +84,29 @@ class TestGradients:
         state = LAW.observe(at(100.0), look(kv_usage=number(0.96, 1)))
         assert state.detail == "the KV cache is 96% full, the target is 90%"
 
-    def test_a_step_gap_counts_smoothed_or_latest_whichever_is_longer(self) -> None:
-        # Smoothed over 2 s: 0.06 + (1 - exp(-1/2)) * (0.02 - 0.06) = 0.04426: 0.04/0.04426 = 0.9037
-        state = LAW.observe(at(100.0, gap_seconds=0.06), look(step_gap=number(0.02, 1)))
-        assert state.gap_seconds == pytest.approx(0.0442612)
-        assert state.limit == pytest.approx(100 * (0.7 + 0.3 * 0.04 / 0.0442612))
-        # Smoothed 0.02 + 0.3935 * 0.04 = 0.0357 is under the target, the latest is not
-        state = LAW.observe(at(100.0, gap_seconds=0.02), look(step_gap=number(0.06, 1)))
-        assert state.limit == pytest.approx(100 * (0.7 + 0.3 * 0.04 / 0.06))
+    def test_what_counts_is_the_rate_of_a_stream_over_a_life(self) -> None:
+        # Over 2 s where nobody knows how long requests live: 1/0.06 + (1 - exp(-1/2)) * (1/0.025 - 1/0.06)
+        state = LAW.observe(at(100.0, pace=paced(0.06)), look(step_gap=number(0.025, 1)))
+        gap = 1 / (1 / 0.06 + 0.3934693 * (40 - 1 / 0.06))
+        assert state.pace.lately.inverse == pytest.approx(gap)
+        assert state.limit == pytest.approx(100 * (0.7 + 0.3 * 0.04 / gap))
+
+    def test_one_slow_second_holds_and_does_not_cut(self) -> None:
+        slow = number(0.3, 1)
+        state = LAW.observe(at(100.0, pace=paced(0.02)), look(step_gap=slow))
+        assert (state.limit, state.reason) == (100.0, LimitReason.TPOT_NEAR)
+        # Two of them are the truth.
+        state = LAW.observe(state, look(2.0, step_gap=number(0.3, 2.0)))
+        assert state.reason is LimitReason.TPOT_OVER
+
+    def test_soon_after_a_cut_a_long_life_holds(self) -> None:
+        """Requests that live for minutes: of one second after a cut nothing follows, of two it does."""
+        lives = {"mean_in_flight": 100.0, "paced": 1.0, "slow": 0.0}
+        state = at(100.0, pace=Pace(sequence_seconds=6000.0, ended=60.0))
+        state = LAW.observe(state, look(1.0, step_gap=number(0.06, 1), **lives))
+        assert (state.limit, state.reason) == (100.0, LimitReason.TPOT_NEAR)
+        state = LAW.observe(state, look(2.0, step_gap=number(0.06, 2), **lives))
+        assert state.reason is LimitReason.TPOT_OVER
 
     def test_one_monster_prompt_is_outvoted(self) -> None:
         # Ten first tokens a window: two windows are pooled, and the lower of two counts.
@@ -117,20 +140,20 @@ class TestGradients:
 class TestGrowth:
     def test_slow_start_ends_with_the_first_gradient_under_one(self) -> None:
         windows = [
-            look(1.0),  # 16 * 1.25 = 20
-            look(2.0),  # 25
-            look(3.0, kv_usage=number(0.75, 3)),  # 0.9/0.75 = 1.2 < 1.25: 30
-            look(4.0, step_gap=number(0.05, 4)),  # 30 * 0.94 = 28.2
+            look(1.0),  # 16 * 1.5 = 24
+            look(2.0),  # 36
+            look(3.0, kv_usage=number(0.72, 3)),  # 0.9/0.72 = 1.25 < 1.5: 45
+            look(4.0, kv_usage=number(1.0, 4)),  # 45 * (0.7 + 0.3 * 0.9) = 43.65
             look(5.0),  # settles
-            look(6.0),  # 28.2 * 1.15
+            look(6.0),  # 43.65 * 1.15
         ]
         result = list(states(LAW, windows))
-        assert [s.limit for s in result] == pytest.approx([20, 25, 30, 28.2, 28.2, 32.43])
+        assert [s.limit for s in result] == pytest.approx([24, 36, 45, 43.65, 43.65, 50.1975])
         assert [s.reason for s in result] == [
             LimitReason.SLOW_START,
             LimitReason.SLOW_START,
             LimitReason.KV_NEAR,
-            LimitReason.TPOT_OVER,
+            LimitReason.KV_OVER,
             LimitReason.SETTLING,
             LimitReason.ROOM,
         ]
@@ -147,16 +170,15 @@ class TestGrowth:
 
     def test_small_limits_do_not_get_stuck_between_two_whole_numbers(self) -> None:
         """2 in flight are under 0.8 of a limit of 2.6, but they are all that it lets in."""
-        law = SloGradient(ttft="2s", tpot="50ms", floor_ratio=0)
         state = at(2.0)
         for second in range(1, 200):
-            state = law.observe(state, look(float(second), max_in_flight=float(state.slots)))
+            state = LAW.observe(state, look(float(second), max_in_flight=float(state.slots)))
         assert state.limit > 100
 
     def test_grows_only_on_latency_that_was_measured_in_the_window(self) -> None:
         quiet = Unknown(Reason.NO_TRAFFIC, 1.0)
         window = look(step_gap=number(0.01, 0.0), first_token=quiet)
-        state = LAW.observe(at(100.0, gap_seconds=0.01), window)
+        state = LAW.observe(at(100.0, pace=paced(0.01)), window)
         assert (state.limit, state.reason) == (100.0, LimitReason.NO_NEWS)
 
     def test_an_old_reading_forbids_growth_but_cuts_only_once(self) -> None:
@@ -181,7 +203,12 @@ class TestCohort:
             assert (state.limit, state.reason) == (94.0, LimitReason.SETTLING)
         # 94 in flight: the cut has taken effect, what was measured up to here is forgotten
         state = LAW.observe(state, look(4.0, in_flight=94.0, step_gap=number(0.05, 4)))
-        assert (state.limit, state.settling_since, state.gap_seconds, state.pool) == (94.0, None, None, ())
+        assert (state.limit, state.settling_since, state.pace.lately, state.pool) == (
+            94.0,
+            None,
+            Average(),
+            (),
+        )
         # Still slow: that is now the doing of 94
         state = LAW.observe(state, look(5.0, in_flight=94.0, step_gap=number(0.05, 5)))
         assert state.limit == pytest.approx(94 * 0.94)
@@ -204,6 +231,25 @@ class TestCohort:
         assert LAW.observe(state, look(5.0)).limit == pytest.approx(92.5 * 1.15)
         # Where none comes for ten seconds, none is due.
         assert LAW.observe(state, look(12.0, first_token=quiet)).limit == pytest.approx(92.5 * 1.15)
+
+    @pytest.mark.parametrize(("name", "bad"), [("waiting", 30.0), ("kv_usage", 0.96), ("preemptions", 3.0)])
+    def test_grows_again_only_when_a_newer_page_shows_that_what_cut_it_is_over(
+        self, name: str, bad: float
+    ) -> None:
+        """Pages come each five seconds; in the others latency alone is measured anew."""
+        well = {"waiting": 0.0, "kv_usage": 0.1, "preemptions": 0.0}
+
+        def second(end: float, page_at: float, **more: float) -> Window:
+            page = {key: number(value, page_at) for key, value in (well | more).items()}
+            return look(end, **page)
+
+        state = LAW.observe(at(100.0), second(1.0, 1.0, **{name: bad}))
+        cut = state.limit
+        assert cut < 100.0
+        for end in (2.0, 3.0, 4.0, 5.0):
+            state = LAW.observe(state, second(end, 1.0))
+            assert state.limit == cut
+        assert LAW.observe(state, second(6.0, 6.0)).limit == pytest.approx(cut * 1.15)
 
     @pytest.mark.parametrize("in_flight", [500.0, None])
     def test_requests_of_others_cannot_forbid_cuts_for_ever(self, in_flight: float | None) -> None:
@@ -241,7 +287,7 @@ class TestUnseen:
         assert LAW.observe(at(100.0), look(20.0, kv_usage=number(0.1, 5.0))).limit == pytest.approx(115.0)
         assert LAW.observe(at(100.0), look(20.0, kv_usage=number(0.1, 4.9))).reason is LimitReason.STALE
 
-    def test_blind_decays_to_what_was_good_and_after_a_minute_to_the_start(self) -> None:
+    def test_blind_decays_to_what_was_good_and_after_a_minute_to_half_of_it(self) -> None:
         state = at(100.0, good_limit=80.0)
         seen = {}
         for second in range(1, 181):
@@ -252,7 +298,7 @@ class TestUnseen:
         assert seen[11] == pytest.approx(100 * 0.98**11)
         assert seen[12] == seen[60] == 80.0  # 100 * 0.98**12 = 78.5 is under what was good
         assert seen[61] == pytest.approx(80 * 0.98)
-        assert seen[180] == 16.0  # the start, and no further
+        assert seen[180] == 40.0  # and no further
 
     def test_blind_with_nothing_good_known_decays_to_the_start(self) -> None:
         state = at(17.0)
@@ -278,22 +324,14 @@ class TestUnseen:
 
 
 class TestBoundsOfTheLimit:
-    def test_starts_from_half_of_the_kv_ceiling_once_it_is_known(self) -> None:
-        first = LAW.observe(LAW.start(), look(1.0, max_in_flight=0.0))
-        assert (first.limit, first.informed) == (16.0, False)
-        second = LAW.observe(first, look(2.0, max_in_flight=0.0, kv_ceiling=180.0))
-        assert (second.limit, second.informed) == (90.0, True)
-        # Only once: a ceiling that moves later bounds, it does not raise.
-        third = LAW.observe(second, look(3.0, max_in_flight=0.0, kv_ceiling=300.0))
-        assert third.limit == 90.0
+    def test_a_first_page_makes_nothing_jump(self) -> None:
+        """A cache may hold a hundred times as many as the objective allows."""
+        state = LAW.observe(LAW.start(), look(1.0, max_in_flight=0.0, kv_ceiling=2000.0))
+        assert state.limit == 16.0
 
-    def test_after_slow_start_a_ceiling_raises_nothing(self) -> None:
-        state = LAW.observe(at(20.0), look(max_in_flight=0.0, kv_ceiling=180.0))
-        assert (state.limit, state.informed) == (20.0, True)
-
-    def test_half_of_the_lowest_ceiling(self) -> None:
-        shown = {"kv_ceiling": 600.0, "max_num_seqs": 256, "max_in_flight": 0.0}
-        assert LAW.observe(LAW.start(), look(**shown)).limit == pytest.approx(0.5 * 0.94 * 256)
+    def test_starts_under_the_lowest_ceiling(self) -> None:
+        shown = {"kv_ceiling": 600.0, "max_num_seqs": 10, "max_in_flight": 0.0}
+        assert LAW.observe(LAW.start(), look(**shown)).limit == 10.0
 
     @pytest.mark.parametrize(
         ("law", "shown", "limit", "reason"),
@@ -310,20 +348,30 @@ class TestBoundsOfTheLimit:
         state = law.observe(at(100.0), look(**shown))
         assert (state.limit, state.reason) == (limit, reason)
 
-    def test_floor_is_a_sixteenth_of_the_start(self) -> None:
-        # KV ceiling 180: the start is 90, the floor ceil(5.6) = 6
-        state = LAW.observe(at(6.1), look(kv_ceiling=180.0, step_gap=number(9.0, 1)))
-        assert (state.limit, state.reason) == (6.0, LimitReason.FLOOR)
-        # Without one the start is 16, and the floor the least limit there is
-        state = LAW.observe(at(2.1), look(step_gap=number(9.0, 1)))
-        assert (state.limit, state.slots) == (2.0, 2)
+    @pytest.mark.parametrize(
+        ("sequences", "limit"), [(1, 1), (2, 2), (3, 3), (16, 16), (17, 16), (100, 94), (256, 241)]
+    )
+    def test_slack_under_the_engines_own_number_is_of_a_large_one_only(
+        self, sequences: int, limit: int
+    ) -> None:
+        state = LAW.observe(at(300.0), look(max_num_seqs=sequences))
+        assert (state.limit, state.slots) == (limit, limit)
+
+    def test_one_sequence_is_less_than_the_floor(self) -> None:
+        state = LAW.observe(at(2.0), look(max_num_seqs=1, step_gap=number(9.0, 1)))
+        assert (state.slots, state.reason) == (1, LimitReason.MAX_NUM_SEQS)
+        assert LAW.observe(LAW.start(), look(max_num_seqs=1, restarted=True)).slots == 1
+
+    def test_never_under_the_floor(self) -> None:
+        state = LAW.observe(at(2.1), look(kv_ceiling=180.0, step_gap=number(9.0, 1)))
+        assert (state.limit, state.slots, state.reason) == (2.0, 2, LimitReason.FLOOR)
 
     def test_the_floor_is_honoured_where_the_cache_holds_less(self) -> None:
         assert LAW.observe(at(100.0), look(kv_ceiling=0.3)).limit == 2.0
 
     @pytest.mark.parametrize("ceiling", [None, 64.0, 400.0])
     def test_always_comes_back_from_the_floor(self, ceiling: float | None) -> None:
-        """Five minutes of the worst, then all is well and there is demand: two minutes back to the start."""
+        """Five minutes of the worst, then two minutes in which all is well: back, and beyond the start."""
         state = LAW.start()
         for second in range(1, 301):
             worst = {
@@ -334,26 +382,62 @@ class TestBoundsOfTheLimit:
                 "preemptions": number(9, float(second)),
             }
             state = LAW.observe(state, look(float(second), kv_ceiling=ceiling, **worst))
-        start = 16.0 if ceiling is None else ceiling / 2
-        assert state.limit == max(2.0, -(-start // 16))
+        assert state.limit == 2.0
         for second in range(301, 421):
             busy = float(state.slots)
             window = look(float(second), kv_ceiling=ceiling, max_in_flight=busy, in_flight=busy)
             state = LAW.observe(state, window)
-        assert state.limit >= start
+        assert state.limit >= min(64.0, ceiling or 64.0)
+
+
+class TestTokens:
+    """The limit in tokens, of requests that need 2000 each: 0.9 * L * 3000."""
+
+    SIZES: ClassVar[dict[str, Any]] = {
+        "request_tokens": 2000.0,
+        "max_reserved_tokens": 0.0,
+        "reserved_tokens": 0.0,
+    }
+
+    def test_follows_the_limit_and_what_requests_need(self) -> None:
+        assert LAW.observe(at(100.0), look(max_in_flight=0.0)).budget_tokens is None
+        state = LAW.observe(at(100.0), look(max_in_flight=0.0, **self.SIZES))
+        assert state.budget_tokens == 270_000.0
+        # Where nobody tells how large requests are, what was known stands.
+        assert LAW.observe(state, look(2.0, max_in_flight=0.0)).budget_tokens == 270_000.0
+
+    def test_there_are_none_where_the_engines_own_number_holds_the_limit_down(self) -> None:
+        shown = self.SIZES | {"max_in_flight": 0.0, "max_num_seqs": 106}
+        assert LAW.observe(at(100.0), look(**shown)).budget_tokens is None
+        assert LAW.observe(at(99.0), look(**shown)).budget_tokens == 267_300.0
+
+    def test_a_limit_whose_tokens_are_used_up_is_in_use(self) -> None:
+        few = at(100.0, budget_tokens=270_000.0)
+        for tokens, limit in [(215_000.0, 100.0), (216_000.0, 115.0)]:
+            shown = self.SIZES | {"max_in_flight": 30.0, "max_reserved_tokens": tokens}
+            assert LAW.observe(few, look(**shown)).limit == pytest.approx(limit)
+
+    def test_a_cut_is_of_the_tokens_in_use_and_settles_when_they_are_given_back(self) -> None:
+        full = at(100.0, budget_tokens=270_000.0)
+        shown = self.SIZES | {"max_in_flight": 30.0, "max_reserved_tokens": 243_000.0}
+        state = LAW.observe(full, look(step_gap=number(0.05, 1), **shown))
+        assert state.limit == pytest.approx(90 * 0.94)
+        assert state.budget_tokens == pytest.approx(90 * 0.94 * 2700)
+        state = LAW.observe(state, look(2.0, **(shown | {"reserved_tokens": 229_000.0, "in_flight": 30.0})))
+        assert state.settling_since == 1.0
+        state = LAW.observe(state, look(3.0, **(shown | {"reserved_tokens": 228_000.0, "in_flight": 30.0})))
+        assert state.settling_since is None
 
 
 class TestRestart:
     def test_forgets_everything_and_starts_anew(self) -> None:
-        known = at(200.0, gap_seconds=0.06, good_limit=180.0, blind_since=0.0, informed=True)
+        learned = {"elasticity": Elasticity(1.0, 100.0, 2000.0, 0.01, 5.0), "seats": Seats(128.0, 3)}
+        known = at(200.0, pace=paced(0.06), margin=0.5, good_limit=180.0, blind_since=0.0, **learned)
         state = LAW.observe(known, look(kv_ceiling=180.0, restarted=True, step_gap=number(9.0, 1)))
-        assert (state.limit, state.reason, state.starting) == (90.0, LimitReason.RESTARTED, True)
-        assert (state.gap_seconds, state.pool, state.good_limit, state.settling_since) == (
-            None,
-            (),
-            None,
-            None,
-        )
+        assert (state.limit, state.reason, state.starting) == (16.0, LimitReason.RESTARTED, True)
+        assert (state.pace, state.margin, state.pool) == (Pace(), None, ())
+        assert (state.elasticity, state.seats) == (Elasticity(), Seats())
+        assert (state.good_limit, state.settling_since) == (None, None)
         assert LAW.observe(known, look(restarted=True)).limit == 16.0
 
 
