@@ -61,7 +61,7 @@ async def fleet(settings: FleetSettings = FAST) -> AsyncIterator[Client]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until it is true; TimeoutError where it never is."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while True:
             if condition():
                 return
