@@ -27,7 +27,7 @@ from controlplane.policy.limits.none import NoLimit, NoneState
 from controlplane.policy.limits.slo_gradient import SloGradientState
 from controlplane.policy.limits.windows import Growth, Page, Sight
 from controlplane.policy.memory import LimitMemory, PoolMemory, ReplicaMemory
-from controlplane.policy.settings import PolicySettings
+from controlplane.policy.settings import PolicySettings, Slo
 from controlplane.signals.decision import Evidence, Orders, Override
 from controlplane.signals.reading import Known, Reason, Unknown
 from controlplane.signals.samples import OutcomeWindow
@@ -185,15 +185,15 @@ def _window(
     if now <= sight.end:
         return None
     pool = round_.pool
+    fresh = page.at > sight.page_at
+    grown = _growth(replica, settings.slo(replica.target.pool)) if fresh else None
     if pool.heard:
         if not round_.told:
             return None
         parts = [(w.gateway, w.end, w.replicas.get(replica.target.name)) for w in round_.told]
-        return windows.from_gateways(sight, parts, page, pool.lengths, heard=pool.heard, now=now)
-    fresh = page.at > sight.page_at
+        return windows.from_gateways(sight, parts, page, grown, pool.lengths, heard=pool.heard, now=now)
     if not fresh and now - sight.end < 2 * settings.poll_interval:
         return None
-    grown = _growth(replica, settings.slo(replica.target.pool).tpot) if fresh else None
     return windows.from_scrapes(sight, page, grown, pool.lengths, now)
 
 
@@ -222,7 +222,7 @@ def _preemptions(replica: ReplicaMemory, rate: Number) -> Number:
     return rate if grown is None else Known(grown, replica.latest.at, rate.quality)
 
 
-def _growth(replica: ReplicaMemory, tpot_seconds: float) -> Growth | None:
+def _growth(replica: ReplicaMemory, slo: Slo) -> Growth | None:
     previous, latest = replica.previous, replica.latest
     if previous is None or latest is None:
         return None
@@ -230,7 +230,8 @@ def _growth(replica: ReplicaMemory, tpot_seconds: float) -> Growth | None:
     tokens = None if gap is None else gap.count
     if gap is None or gap.mean is None:  # the mean of each request is better than nothing, but it comes late
         gap = tpot
-    return Growth(growth.merged(previous, latest, "ttft"), gap, tpot, tpot_seconds, tokens)
+    ttft = growth.merged(previous, latest, "ttft")
+    return Growth(ttft, gap, tpot, slo.ttft, slo.tpot, tokens)
 
 
 def _with_page(lengths: Lengths, replica: ReplicaMemory, since: float) -> Lengths:

@@ -86,12 +86,14 @@ class ReplicaWindow(msgspec.Struct, frozen=True):
     """What a gateway saw of one replica in an outcome window, for the limit laws.
 
     `first_token` is of the seconds from sending a request to its first token; streams that have waited for it
-    for longer than the objective count too, with their age at the end. `gaps` counts gaps between two tokens
-    of one stream that ended in the window, `gap_seconds` adds them up. `overloaded` requests were refused by
-    the engine for load. In flight are sequences, at the end, at most, and on average over the window;
-    `reserved_tokens` is what they are likely to need of KV cache in the end, likewise. `paced`
-    streams of two tokens and more finished, and `slow` of them missed the TPOT objective. `output_tokens` and
-    `token_steps` are the sums over finished requests of out and of out * (in + out/2), for
+    for longer than the objective count too, with their age at the end. `late` first tokens came later than
+    the objective after the request was offered, so the queue's part is in it. `gaps` counts gaps between two
+    tokens of one stream that ended in the window, `gap_seconds` adds them up; `whole_tokens` are those after
+    the first of answers that came whole. `overloaded` requests were refused by the engine for load. In flight
+    are sequences, at the end, at most, and on average over the window; `reserved_tokens` is what they are
+    likely to need of KV cache in the end, likewise. `paced` answers of two tokens and more finished, and
+    `slow` of them missed the TPOT objective or, if they came whole, both objectives together. `output_tokens`
+    and `token_steps` are the sums over finished requests of out and of out * (in + out/2), for
     `policy/limits/kv_ceiling`. `limit` was in force at the end, for the whole replica; None where the gateway
     was never told and found none.
     """
@@ -107,9 +109,11 @@ class ReplicaWindow(msgspec.Struct, frozen=True):
     max_reserved_tokens: int = 0
     paced: int = 0
     slow: int = 0
+    late: int = 0
     first_token: Quantiles | None = None
     gaps: int = 0
     gap_seconds: float = 0.0
+    whole_tokens: int = 0
     output_tokens: int = 0
     token_steps: float = 0.0
     limit: float | None = None

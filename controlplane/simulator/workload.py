@@ -92,7 +92,8 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One client population. Raises ValueError if lengths are missing, or given beside a trace's own.
 
     An answer is cut at `max_tokens`, which the client asks for; None: it asks for exactly as many as will
-    come. `shared_prefix_tokens` is a beginning that all its prompts have in common (a system prompt).
+    come. `shared_prefix_tokens` is a beginning that all its prompts have in common (a system prompt). Without
+    `stream` answers come whole.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared_prefix_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     patience: Patience = Patience()
     retry: Retry | None = None
+    stream: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.arrives, Replay):

@@ -9,6 +9,7 @@ from controlplane.daemon.journal import Entry, Journal
 from controlplane.daemon.journal_file import Matching
 from controlplane.daemon.replay import replay
 from controlplane.daemon.settings import DaemonSettings
+from controlplane.policy.limits.fixed import Fixed
 from controlplane.policy.memory import Memory
 from controlplane.policy.settings import PolicySettings
 from controlplane.policy.tick import tick
@@ -16,7 +17,8 @@ from controlplane.signals.samples import Samples
 from controlplane.simulator.scenario import watch
 from controlplane.simulator.scenario.clock import UNIX_START
 from controlplane.simulator.scenario.faults import DaemonAway
-from controlplane.simulator.scenario.reading import load_scenario
+from controlplane.simulator.scenario.policies import Policy
+from controlplane.simulator.scenario.reading import load_scenario, parse_scenario
 from controlplane.simulator.scenario.result import Result
 from tests.simulator.scenarios import ran, scenario
 
@@ -114,6 +116,43 @@ def test_an_engine_that_nobody_told_the_sequences_of_is_steered_nearly_as_well(s
     assert untold.token_goodput >= 0.93 * knowing.token_goodput
     assert untold.limit_last is not None
     assert untold.limit_last <= 36
+
+
+WHOLE = "17.5\n      stream: false"
+"""A rate, and what stands behind it."""
+
+
+def test_answers_that_come_whole_are_steered_as_well_as_streams() -> None:
+    """A gateway sees nothing of them before they end: the engine's page tells how fast it is."""
+    _, streamed = ran(scenario(times=2, duration="2m"))
+    _, whole = ran(scenario(times=2, duration="2m", rate=WHOLE))
+    assert whole.token_goodput >= 0.95 * streamed.token_goodput
+    assert whole.limit_mean is not None
+    assert whole.limit_mean > 100
+
+
+ONE_TOKEN = """\
+title: classification
+duration: 80s
+warmup: 30s
+seed: 1
+fleet: [{engine: h100-8b}]
+slo: {ttft: 500ms, tpot: 50ms}
+workload:
+  sources:
+    - name: clients
+      prompt: {kind: lognormal, median: 1000, sigma: 0.8, largest: 60000}
+      output: {kind: fixed, tokens: 1}
+      rate: 60
+"""
+
+
+def test_answers_of_one_token_come_near_to_the_best_fixed_limit() -> None:
+    given = parse_scenario(ONE_TOKEN, "one.yaml", Path())
+    best = max(
+        ran(given.changed(policy=Policy(law=Fixed(limit=limit))))[1].token_goodput for limit in (3, 4, 6)
+    )
+    assert ran(given)[1].token_goodput >= 0.95 * best
 
 
 def test_laws_of_the_round_trip_are_run_beside_it_and_set_the_limits_too() -> None:

@@ -201,9 +201,12 @@ class Admission:
         if ticket.first_token_at is not None or ticket.has_ended or ticket.sent_at is None:
             return
         assert ticket.replica is not None
+        if now >= self._outcomes.ends_at:
+            self._keep_up(now)
         ticket.first_token_at = ticket.last_token_at = now
         seconds = now - ticket.sent_at
         ticket.tally.first_tokens.append(seconds)
+        ticket.tally.late += goodness.is_late(ticket, now)
         ticket.tally.awaited.pop(ticket.id, None)
         ticket.line.engine_part.add(now, seconds)
         ticket.replica.breaker.first_byte(ticket.breaker_number, now)
@@ -248,16 +251,20 @@ class Admission:
             usage = Usage(ticket.request.prompt_tokens, ticket.output_tokens)
         # An engine that tells nonsense must not put its tenant in debt for years.
         usage = usage.at_most(_MOST_TURNS * ticket.request.sequences * ticket.line.longest_tokens)
+        more = max(0, usage.completion_tokens - ticket.request.sequences)
+        if usage.completion_tokens and not more:  # the first token is the last, streamed or not
+            self.first_token(ticket, now)
         replica.breaker.succeeded(ticket.breaker_number, now)
         self._retries.succeeded(now)
         tally, pool = ticket.tally, self._end(ticket, now, usage, lingers=self.mode is Mode.OBSERVE)
         if cached_tokens and not ticket.shadow:
             ticket.account.charge(-min(cached_tokens, usage.prompt_tokens) * self._input_weight)
         tally.finish(usage.prompt_tokens, usage.completion_tokens)
-        slow = goodness.is_slow(ticket, usage.completion_tokens, now)
-        if slow is not None:
+        if not ticket.request.streams:
+            tally.whole_tokens += more
+        if more:
             tally.paced += 1
-            tally.slow += slow
+            tally.slow += goodness.is_slow(ticket, usage.completion_tokens, now)
         pool.finished += 1
         if goodness.is_good(ticket, usage.completion_tokens, now):
             pool.good += 1

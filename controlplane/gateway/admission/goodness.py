@@ -15,14 +15,19 @@ def is_good(ticket: Ticket, output_tokens: int, now: float) -> bool:
     each = max(0, output_tokens // ticket.request.sequences - 1)
     if not ticket.request.streams or ticket.first_token_at is None:
         return now - ticket.offered_at <= standing.ttft + each * standing.tpot + _MICROSECOND
-    if ticket.first_token_at - ticket.offered_at > standing.ttft + _MICROSECOND:
+    if is_late(ticket, ticket.first_token_at):
         return False
     return now - ticket.first_token_at <= each * standing.tpot + _MICROSECOND or not each
 
 
-def is_slow(ticket: Ticket, output_tokens: int, now: float) -> bool | None:
-    """Whether a stream missed the TPOT objective; None where it has no pace: no stream, or one token."""
+def is_late(ticket: Ticket, now: float) -> bool:
+    """Whether a first token misses the TTFT objective that comes now."""
+    return now - ticket.offered_at > ticket.standing.ttft + _MICROSECOND
+
+
+def is_slow(ticket: Ticket, output_tokens: int, now: float) -> bool:
+    """Whether a stream missed the TPOT objective, or an answer that came whole missed both together."""
+    if not ticket.request.streams or ticket.first_token_at is None:
+        return not is_good(ticket, output_tokens, now)
     each = output_tokens // ticket.request.sequences - 1
-    if not ticket.request.streams or ticket.first_token_at is None or each <= 0:
-        return None
     return now - ticket.first_token_at > each * ticket.standing.tpot + _MICROSECOND

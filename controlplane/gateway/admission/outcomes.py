@@ -25,6 +25,7 @@ class ReplicaTally:
         "first_tokens",
         "gap_seconds",
         "gaps",
+        "late",
         "max_sequences",
         "max_tokens",
         "output_tokens",
@@ -36,6 +37,7 @@ class ReplicaTally:
         "slow",
         "token_steps",
         "tokens",
+        "whole_tokens",
     )
 
     def __init__(self, now: float = 0.0) -> None:
@@ -70,12 +72,13 @@ class ReplicaTally:
     def clear(self, now: float) -> None:
         self.changed_at = now
         self.sequence_seconds = 0.0
-        self.paced = self.slow = 0
+        self.late = self.paced = self.slow = 0
         self.max_sequences, self.max_tokens = self.sequences, self.tokens
         self.sent = self.finished = self.failed = self.overloaded = 0
         self.first_tokens: list[float] = []
         self.gaps = 0
         self.gap_seconds = 0.0
+        self.whole_tokens = 0
         self.output_tokens = 0
         self.token_steps = 0.0
 
@@ -94,9 +97,11 @@ class ReplicaTally:
             max_reserved_tokens=self.max_tokens,
             paced=self.paced,
             slow=self.slow,
+            late=self.late,
             first_token=quantiles([*self.first_tokens, *self._late(start, end, late_after)]),
             gaps=self.gaps,
             gap_seconds=self.gap_seconds,
+            whole_tokens=self.whole_tokens,
             output_tokens=self.output_tokens,
             token_steps=self.token_steps,
             limit=limit,

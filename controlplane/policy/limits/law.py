@@ -118,12 +118,16 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     max_reserved_tokens: float | None = None
     request_tokens: float | None = None
 
-    # Requests of two tokens and more that finished in the window, and how many of them missed the TPOT
-    # objective; None where not known.
+    # Answers of two tokens and more that finished in the window, and how many of them missed the TPOT
+    # objective (or, if they came whole, both together); None where not known.
     paced: float | None = None
     slow: float | None = None
 
-    # Tokens after the first of a stream that came in the window, of all streams; None where not known.
+    # How many of the first tokens missed the TTFT objective, which begins when the request was offered: a
+    # gateway's queue is in it, where there is one. None where not known.
+    late: float | None = None
+
+    # Tokens after the first of an answer that came in the window, of all answers; None where not known.
     tokens: float | None = None
 
     # Seconds from sending a request to the engine until its first token, of those that came in the window. A

@@ -1,9 +1,10 @@
-"""The outer loop: how near to the objective the mean step gap may come.
+"""The outer loop: how near to an objective the inner one may come, the mean step gap to that of TPOT, the p90
+of the engine's part to that of TTFT.
 
-    margin <- margin * exp(0.5 * (allowed * paced - late) / in flight)
+    margin <- margin * exp(0.5 * (allowed * judged - missed) / in flight)
 
-`paced` requests ended in the window, `late` of them missed the objective. By cohorts (as many requests as are
-in flight), since what was let in under a new margin ends only then.
+Of the requests that were `judged` in the window so many `missed` the objective. By cohorts (as many requests
+as are in flight), since what was let in under a new margin ends only then.
 
 What may be late follows from goodput, G = X * (1 - late), as a function of the limit L. It peaks where one
 more per cent of L brings as much throughput as it makes late:
@@ -19,12 +20,12 @@ The margin that the loop has come to says how wide requests scatter, so y is kno
 the z that solves it: 2 y^2, near enough from 1 % to 16 % (z = 1). With a larger y no z does: more is worth
 it, until the margin is so near to 1 that y has fallen. Long answers hardly scatter and come to 1 % or less,
 prompts of thousands of tokens for answers of a few to 5 to 9 %, an engine whose steps are mostly fixed to
-12 %; where sweeps of fixed limits peak, too.
+12 %; where sweeps of fixed limits peak, too. Where answers are one token, their round trip is the time to
+first token, and the same holds of it.
 """
 
 import math
-
-from controlplane.policy.limits.law import Window
+from typing import NamedTuple
 
 _LEAST_ALLOWED = 0.01  # of less a few hundred requests tell nothing
 _MOST_ALLOWED = 0.3
@@ -41,11 +42,20 @@ def allowed(margin: float, elasticity: float | None) -> float:
     return min(max(_LEAST_ALLOWED, 2 * y * y), _MOST_ALLOWED)
 
 
-def trimmed(margin: float, elasticity: float | None, window: Window) -> float:
-    """The margin after one more window, from `LEAST` to 1."""
-    paced, slow = window.paced, window.slow
-    if not paced or slow is None or not window.mean_in_flight:
+class Judged(NamedTuple):
+    """Of how many `requests` a window told whether they met an objective, and how many `missed` it; None
+    where not known."""
+
+    requests: float | None
+    missed: float | None
+
+
+def trimmed(
+    margin: float, elasticity: float | None, judged: Judged, mean_in_flight: float | None, most: float = 1.0
+) -> float:
+    """The margin after one more window, from `LEAST` to `most`."""
+    if not judged.requests or judged.missed is None or not mean_in_flight:
         return margin
-    change = _SPEED * (allowed(margin, elasticity) * paced - slow) / max(1.0, window.mean_in_flight)
-    change = min(max(change, -_LARGEST_STEP), _LARGEST_STEP)
-    return min(1.0, max(LEAST, margin * math.exp(change)))
+    surplus = allowed(margin, elasticity) * judged.requests - judged.missed
+    change = min(max(_SPEED * surplus / max(1.0, mean_in_flight), -_LARGEST_STEP), _LARGEST_STEP)
+    return min(most, max(LEAST, margin * math.exp(change)))

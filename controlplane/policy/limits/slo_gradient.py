@@ -16,8 +16,9 @@ limit:
     else, L in use:        L = L * ((1 - s) + s * min(g, 1.5));   in slow start  L = L * min(g, 1.5)
     then clamp to floor .. min(0.94 * max_num_seqs, KV ceiling, max_limit)
 
-The margin is an outer loop's (`margin.py`): it comes to rest where one more request in flight brings as much
-throughput (`elasticity.py`) as it makes others late. An engine's `max_num_seqs` that nobody told is learned
+The margin is an outer loop's (`margin.py`), and so is the share where it must be less than configured: each
+comes to rest where one more request in flight brings as much throughput (`elasticity.py`) as it makes others
+late. An engine's `max_num_seqs` that nobody told is learned
 (`seats.py`). The same limit in tokens goes with L (`budget.py`), where gateways tell how large requests are.
 
 Why not a round trip against its own minimum: a round trip is mostly the length of the answer, an engine gets
@@ -57,9 +58,11 @@ from controlplane.policy.limits import margin as margins
 from controlplane.policy.limits.budget import budget_tokens
 from controlplane.policy.limits.elasticity import Elasticity
 from controlplane.policy.limits.law import LimitReason, Parameters, State, Window
+from controlplane.policy.limits.margin import Judged
 from controlplane.policy.limits.pace import Pace
 from controlplane.policy.limits.seats import Seats
 from controlplane.policy.limits.sight import fresh, lost, news
+from controlplane.signals.reading import Known
 from controlplane.signals.units import Duration, Share
 
 _LEAST_GRADIENT = 0.5  # of TTFT and waiting: one long prompt or one batch of arrivals is not the whole truth
@@ -71,14 +74,16 @@ _LATENCIES = (LimitReason.TPOT_OVER, LimitReason.TTFT_OVER)
 
 class SloGradientState(State, frozen=True, tag_field="law", tag="slo-gradient"):
     """`budget_tokens` is what may be reserved of the KV cache, None for all of it. `starting` is slow start,
-    `margin` the outer loop's, None before it was moved; `elasticity` and `seats` are what was learned of the
-    engine. `settling_since` is the time of a cut that has not taken effect yet; once it has, `unproven` is
-    what was over and has not been measured since `unproven_since`. `good_limit` is what the limit was lately,
-    on average, while all was seen and nothing was over its target; `blind_since` when that sight was lost."""
+    `margin` and `ttft_share` are the outer loop's, None before it moved them; `elasticity` and `seats` are
+    what was learned of the engine. `settling_since` is the time of a cut that has not taken effect yet; once
+    it has, `unproven` is what was over and has not been measured since `unproven_since`. `good_limit` is what
+    the limit was lately, on average, while all was seen and nothing was over its target; `blind_since` when
+    that sight was lost."""
 
     starting: bool = True
     budget_tokens: float | None = None
     margin: float | None = None
+    ttft_share: float | None = None
     elasticity: Elasticity = Elasticity()
     seats: Seats = Seats()
     pace: Pace = Pace()
@@ -112,6 +117,7 @@ class SloGradient(Parameters):
     tpot_margin: Share = Field(0.8, gt=margins.LEAST)
     # The rest of the objective is for the queue before the engine. Half is too little for an engine whose
     # prompts take more than half of the objective while nothing waits: it would look overloaded for ever.
+    # The outer loop may take less, where first tokens come late all the same; never more.
     ttft_share: Share = Field(0.75, gt=0)
     # Sequences in flight go on growing; where prefixes are shared, a full cache also evicts what is reused.
     kv_target: Share = Field(0.9, gt=0)
@@ -187,7 +193,8 @@ class SloGradient(Parameters):
             seats=state.seats.after(window, in_use=in_use),
         )
         if in_use:  # what was slow or not under another load says nothing of the limit
-            state = replace(state, margin=self._trimmed(state, window))
+            margin, share = self._trimmed(state, window), self._trimmed_share(state, window)
+            state = replace(state, margin=margin, ttft_share=share)
         pool = first_tokens.pooled(state.pool, window, self.first_tokens_wanted, self.first_tokens_memory)
         return replace(state, pool=pool)
 
@@ -196,13 +203,25 @@ class SloGradient(Parameters):
         target, lived_under = margin * self.tpot, state.pace.in_a_life.inverse
         if lived_under is None or lived_under > max(self.tpot, _FAR_OVER * target):
             return margin  # they were slow because the limit was too high; that is seen to
-        trimmed = margins.trimmed(margin, state.elasticity.at(target), window)
+        judged = Judged(window.paced, window.slow)
+        trimmed = margins.trimmed(margin, state.elasticity.at(target), judged, window.mean_in_flight)
         if lived_under < _NEAR * target:
             return min(margin, trimmed)  # that few were slow there does not say that more may be
         return trimmed
 
+    def _trimmed_share(self, state: SloGradientState, window: Window) -> float:
+        share, seen = self._ttft_share(state), window.first_token
+        if not isinstance(seen, Known) or seen.at <= window.start:
+            return share
+        elasticity = state.elasticity.at(self._margin(state) * self.tpot)
+        judged = Judged(seen.value.count, window.late)
+        return margins.trimmed(share, elasticity, judged, window.mean_in_flight, most=self.ttft_share)
+
     def _margin(self, state: SloGradientState) -> float:
         return self.tpot_margin if state.margin is None else state.margin
+
+    def _ttft_share(self, state: SloGradientState) -> float:
+        return self.ttft_share if state.ttft_share is None else state.ttft_share
 
     def _settle(self, state: SloGradientState, since: float, window: Window) -> SloGradientState:
         detail = "the last cut has not taken effect yet"
@@ -308,7 +327,7 @@ class SloGradient(Parameters):
             yield self._tpot_bound(state, window, pace)
         pool = state.pool
         if first_tokens.count(pool) >= self.first_tokens_needed:
-            seconds, target = first_tokens.p90_seconds(pool), self.ttft_share * self.ttft
+            seconds, target = first_tokens.p90_seconds(pool), self._ttft_share(state) * self.ttft
             detail = f"first tokens take {seconds:.3g} s in the engine, the target is {target:.3g} s"
             gradient = max(_LEAST_GRADIENT, _gradient_of(target, seconds))
             new = pool[-1].at > window.start

@@ -3,7 +3,8 @@
 Two sources of latency, and one of gauges:
 
     gateways    what they reported since the window before: in flight, first tokens, step gaps
-    scrapes     where no gateway of ours reports on the pool: what grew between the two newest pages
+    scrapes     where no gateway of ours reports on the pool: what grew between the two newest pages; the
+                same where they do, but of answers that come whole, which show nothing before they end
     gauges      KV usage, waiting, preemptions and restarts are always the engine's own
 
 Several gateways are added up: what is in flight by the sum, times by the number of those they are of.
@@ -68,13 +69,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class Growth(msgspec.Struct, frozen=True):
     """What an engine observed between its two newest pages: histograms of seconds, None where not known.
 
-    `step_gap` is of single `tokens`, or where those are not known (None) of requests, like `tpot`, which is
-    of the mean time per token of each, against the objective `tpot_seconds`.
+    `first_token` is held against the objective `ttft_seconds`. `step_gap` is of single `tokens`, or where
+    those are not known (None) of requests, like `tpot`, which is of the mean time per token of each, against
+    the objective `tpot_seconds`.
     """
 
     first_token: Histogram | None
     step_gap: Histogram | None
     tpot: Histogram | None = None
+    ttft_seconds: float = math.inf
     tpot_seconds: float = math.inf
     tokens: float | None = None
 
@@ -86,14 +89,19 @@ class Growth(msgspec.Struct, frozen=True):
     @property
     def slow(self) -> float | None:
         """Those of them that certainly missed the objective."""
-        below = None if self.tpot is None else self.tpot.count_below(self.tpot_seconds)
-        return self.paced and (0.0 if below is None else self.paced - below.high)
+        return _certainly_over(self.tpot, self.tpot_seconds)
+
+    @property
+    def late(self) -> float | None:
+        """First tokens that certainly missed the objective."""
+        return _certainly_over(self.first_token, self.ttft_seconds)
 
 
 def from_gateways(
     sight: Sight,
     told: Sequence[Part],
     page: Page,
+    growth: Growth | None,
     lengths: Lengths,
     *,
     heard: Container[str],
@@ -102,14 +110,15 @@ def from_gateways(
     """The window of a replica that ends now, and what the next one begins with.
 
     `told` is what came since the one before, the oldest first; `heard` are the gateways that were heard
-    lately: of those that tell nothing this time, the last number in flight stands.
+    lately: of those that tell nothing this time, the last number in flight stands. `growth` is None where no
+    page came since.
     """
     in_flight = {gateway: count for gateway, count in sight.in_flight.items() if gateway in heard}
     most: dict[str, int] = {}
     reserved: dict[str, int] = {}
     most_reserved: dict[str, int] = {}
     means: dict[str, list[float]] = {}
-    firsts, gaps, gap_seconds, paced, slow = [], 0, 0.0, 0, 0
+    firsts, gaps, gap_seconds, tokens, paced, slow, came_late = [], 0, 0.0, 0, 0, 0, 0
     newest = {gateway: end for gateway, end, _ in told}
     for gateway, end, part in told:
         if newest[gateway] - end > _LATELY_SECONDS:
@@ -122,7 +131,9 @@ def from_gateways(
         means.setdefault(gateway, []).append(_or(seen.mean_in_flight, seen.in_flight))
         paced += seen.paced
         slow += seen.slow
+        came_late += seen.late
         gaps += seen.gaps
+        tokens += seen.gaps + seen.whole_tokens
         gap_seconds += seen.gap_seconds
         if seen.first_token is not None:
             firsts.append(seen.first_token)
@@ -134,6 +145,12 @@ def from_gateways(
     others = _others(sight, page, ours_at_most)
     after = Sight(now, page.restarts, page.at, in_flight, others)
     nothing = Unknown(Reason.NO_TRAFFIC, now)
+    first_token: Distribution = Known(_together(firsts), now) if firsts else nothing
+    step_gap: Number = Known(gap_seconds / gaps, now) if gaps else nothing
+    late: float | None = came_late
+    if growth is not None and not firsts and not gaps:
+        at, late = _at(sight, page, now), growth.late
+        first_token, step_gap = _quantiles(growth.first_token, at), _mean(growth.step_gap, at)
     window = _window(
         sight,
         page,
@@ -146,9 +163,10 @@ def from_gateways(
         max_reserved_tokens=float(sum(most_reserved.values())),
         paced=float(paced),
         slow=float(slow),
-        tokens=float(gaps),
-        first_token=Known(_together(firsts), now) if firsts else nothing,
-        step_gap=Known(gap_seconds / gaps, now) if gaps else nothing,
+        late=late,
+        tokens=float(tokens),
+        first_token=first_token,
+        step_gap=step_gap,
     )
     return window, after
 
@@ -175,6 +193,7 @@ def from_scrapes(
         mean_in_flight=inside,
         paced=None if growth is None else growth.paced,
         slow=None if growth is None else growth.slow,
+        late=None if growth is None else growth.late,
         tokens=None if growth is None else growth.tokens,
         first_token=first_token,
         step_gap=step_gap,
@@ -200,6 +219,7 @@ def _window(
     max_reserved_tokens: float | None = None,
     paced: float | None,
     slow: float | None,
+    late: float | None,
     tokens: float | None,
     first_token: Distribution,
     step_gap: Number,
@@ -216,6 +236,7 @@ def _window(
         request_tokens=lengths.request_tokens,
         paced=paced,
         slow=slow,
+        late=late,
         tokens=tokens,
         first_token=first_token,
         step_gap=step_gap,
@@ -278,6 +299,13 @@ def _together(parts: Sequence[Quantiles]) -> Quantiles:
         return math.fsum(value * w for value, w in known) / weight if weight else None
 
     return Quantiles(count, *(mean(name) for name in ("mean", "p50", "p90", "p95", "p99")))
+
+
+def _certainly_over(histogram: Histogram | None, seconds: float) -> float | None:
+    if histogram is None:
+        return None
+    below = histogram.count_below(seconds)
+    return 0.0 if below is None else histogram.count - below.high
 
 
 def _quantiles(histogram: Histogram | None, at: float) -> Distribution:

@@ -81,7 +81,8 @@ class Gateway:
     def finished(self, live: Live, event: Finished, now: float) -> None:
         ticket = live.ticket
         assert ticket is not None
-        self.admission.tokens(ticket, event.output_tokens - ticket.output_tokens, now)
+        if live.source.stream:
+            self.admission.tokens(ticket, event.output_tokens - ticket.output_tokens, now)
         usage = Usage(event.prompt_tokens, event.output_tokens)
         self.admission.finished(ticket, now, usage, cached_tokens=event.cached_tokens)
         self._outputs.learn(self._kind(live.source).outputs, event.output_tokens)
@@ -136,6 +137,7 @@ class Gateway:
             service_class=kind.service_class,
             prompt_exact=True,
             prefix=kind.prefix,
+            streams=source.stream,
         )
 
     def _kind(self, source: Source) -> _Kind:

@@ -253,6 +253,8 @@ class Run:
         assert live.ticket is not None
         assert replica.engine is not None
         live.first_token_at = now
+        if not live.source.stream:  # nobody but the engine knows of it
+            return
         live.first_step = replica.engine.counters.steps
         replica.streams[live.request.id] = live
         self.gateway.admission.tokens(live.ticket, 1, now)

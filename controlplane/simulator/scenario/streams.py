@@ -77,6 +77,7 @@ def _source(
         model.shared_prefix_tokens,
         model.patience.build(),
         model.retry.build() if model.retry is not None else None,
+        model.stream,
     )
 
 

@@ -1,7 +1,8 @@
 """What really happened in the measured window, as the clients saw it.
 
 A request is one try of a client. It is good where it was answered to the end, its first token came within the
-objective since the client sent it, and so did the mean time of its further tokens. Counts are of what
+objective since the client sent it, and so did the mean time of its further tokens; an answer that comes whole
+is good where it came when such a stream would have ended at the latest. Counts are of what
 happened in the window: what was sent, what ended how. So the requests that were in the system at its start
 and at its end belong to the account.
 """
@@ -83,7 +84,10 @@ class Truth:
         more = live.request.output_tokens - 1
         tpot = (now - live.first_token_at) / more if more else 0.0
         ttft_objective, tpot_objective = self._objectives[live.source.service_class]
-        good = ttft <= ttft_objective and tpot <= tpot_objective
+        if live.source.stream:
+            good = ttft <= ttft_objective and tpot <= tpot_objective
+        else:
+            good = now - live.sent_at <= ttft_objective + more * tpot_objective
         self.recent_ttft.append(ttft)
         if good:
             self.all_good += 1

@@ -161,7 +161,8 @@ class SourceModel(Strict):
     """One client population; requests come from a `mix`, a `trace`, or lengths of `prompt` and `output`.
 
     Open: `rate` requests a second. Closed: `users` who send, wait, `think` and send again. `uneven`: a mix's
-    requests come as unevenly as in the trace that it is like, not as Poisson streams.
+    requests come as unevenly as in the trace that it is like, not as Poisson streams. Without `stream`
+    answers come whole.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -183,6 +184,7 @@ class SourceModel(Strict):
     shared_prefix_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
     patience: PatienceModel = PatienceModel()
     retry: RetryModel | None = None
+    stream: bool = True
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

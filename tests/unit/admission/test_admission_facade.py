@@ -101,6 +101,48 @@ def test_good_is_both_objectives(
     assert sum(told.good_tokens for told in windows) == good * (100 + output)
 
 
+@pytest.mark.parametrize(("first", "late"), [(2.4, 0), (2.6, 1)])
+def test_a_first_token_is_late_by_what_passed_since_the_offer(first: float, late: int) -> None:
+    """Time in the queue is in it, unlike in what the engine took."""
+    admission = gate(limit=1.0)
+    before = admitted(admission.offer(ask(), 0.0, 0.5))
+    queued(admission.offer(ask(), 0.0, 0.5))
+    admission.first_token(before, 0.1)
+    admission.finished(before, 0.5, Usage(100, 5))
+    (ticket,) = [admitted(verdict) for verdict in admission.poll(0.5)]
+    admission.first_token(ticket, first)
+    replica = admission.windows(3.0)[-1].replicas["r0"]
+    assert replica.late == late
+    assert replica.first_token is not None
+    assert replica.first_token.p90 == pytest.approx(first - 0.5)
+
+
+@pytest.mark.parametrize(("end", "slow"), [(2.5 + 9 * 0.05, 0), (2.6 + 9 * 0.05, 1)])
+def test_an_answer_that_comes_whole_is_judged_by_both_objectives_together(end: float, slow: int) -> None:
+    admission = gate()
+    ticket = admitted(admission.offer(ask(streams=False), 0.0, 0.5))
+    admission.finished(ticket, end, Usage(100, 10))
+    replica = admission.windows(20.0)[-1].replicas["r0"]
+    assert (replica.paced, replica.slow, replica.whole_tokens) == (1, slow, 9)
+    assert (replica.first_token, replica.gaps) == (None, 0)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_the_first_token_of_an_answer_of_one_is_its_end(streams: bool) -> None:
+    admission = gate()
+    admission.finished(admitted(admission.offer(ask(streams=streams), 0.0, 0.5)), 2.6, Usage(100, 1))
+    replica = admission.windows(20.0)[-1].replicas["r0"]
+    assert replica.first_token is not None
+    assert (replica.first_token.p90, replica.late) == (2.6, 1)
+    assert (replica.paced, replica.slow, replica.whole_tokens) == (0, 0, 0)
+
+
+def test_an_answer_of_which_nothing_is_known_tells_no_first_token() -> None:
+    admission = gate()
+    admission.finished(admitted(admission.offer(ask(streams=False), 0.0, 0.5)), 2.6)
+    assert admission.windows(20.0)[-1].replicas["r0"].first_token is None
+
+
 def test_each_class_has_its_objective() -> None:
     admission = gate(batch=ClassSettings(ttft="1m", tpot="1s"))
     ticket = admitted(admission.offer(ask(service_class=BATCH), 0.0, 0.5))

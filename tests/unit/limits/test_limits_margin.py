@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from limit_windows import number
+from limit_windows import first_tokens, number
 
 from controlplane.policy.limits.law import LimitReason, Window
-from controlplane.policy.limits.margin import LEAST, allowed, trimmed
+from controlplane.policy.limits.margin import LEAST, Judged, allowed, trimmed
 from controlplane.policy.limits.pace import Average, Pace
 from controlplane.policy.limits.slo_gradient import SloGradient, SloGradientState
 
 
-def ended(paced: float | None, slow: float | None, in_flight: float | None = 20.0, **more: Any) -> Window:
-    return Window(start=0.0, end=1.0, paced=paced, slow=slow, mean_in_flight=in_flight, **more)
+def after(
+    margin: float, elasticity: float | None, requests: float | None, missed: float | None, **more: Any
+) -> float:
+    """The margin after a window in which 20 were in flight."""
+    return trimmed(margin, elasticity, Judged(requests, missed), **{"mean_in_flight": 20.0, **more})
 
 
 class TestAllowed:
@@ -58,7 +61,7 @@ def test_rests_the_lower_the_more_requests_scatter(spread: float, least: float, 
     draw, margin, seen = random.Random(5), 0.8, []
     for _ in range(3000):
         slow = sum(margin * math.exp(draw.gauss(0, spread)) > 1 for _ in range(5))
-        margin = trimmed(margin, 0.2, ended(5.0, float(slow)))
+        margin = after(margin, 0.2, 5.0, float(slow))
         seen.append(margin)
     assert least <= fmean(seen[1000:]) <= most
 
@@ -66,16 +69,22 @@ def test_rests_the_lower_the_more_requests_scatter(spread: float, least: float, 
 def test_all_slow_is_a_third_a_cohort_and_never_more_than_a_twentieth_a_window() -> None:
     margin = 0.8
     for _ in range(10):  # ten windows are one cohort
-        margin = trimmed(margin, 0.2, ended(2.0, 2.0))
+        margin = after(margin, 0.2, 2.0, 2.0)
     assert margin == pytest.approx(0.8 * math.exp(-0.5), rel=0.05)
-    assert trimmed(0.8, 0.2, ended(1000.0, 1000.0)) == pytest.approx(0.8 * math.exp(-0.05))
+    assert after(0.8, 0.2, 1000.0, 1000.0) == pytest.approx(0.8 * math.exp(-0.05))
 
 
 @pytest.mark.parametrize(
-    "window", [ended(None, None), ended(0.0, 0.0), ended(5.0, None), ended(5.0, 5.0, None)]
+    ("requests", "missed", "in_flight"),
+    [(None, None, 20.0), (0.0, 0.0, 20.0), (5.0, None, 20.0), (5.0, 5.0, None)],
 )
-def test_unknown_moves_nothing(window: Window) -> None:
-    assert trimmed(0.7, 0.5, window) == 0.7
+def test_unknown_moves_nothing(requests: float | None, missed: float | None, in_flight: float | None) -> None:
+    assert after(0.7, 0.5, requests, missed, mean_in_flight=in_flight) == 0.7
+
+
+def test_never_over_what_a_person_set() -> None:
+    assert after(0.74, 1.0, 1000.0, 0.0, most=0.75) == 0.75
+    assert after(0.74, 1.0, 1000.0, 0.0) > 0.75
 
 
 @given(
@@ -88,7 +97,7 @@ def test_unknown_moves_nothing(window: Window) -> None:
 def test_stays_in_its_bounds(
     margin: float, elasticity: float | None, paced: float, share: float, in_flight: float | None
 ) -> None:
-    assert LEAST <= trimmed(margin, elasticity, ended(paced, share * paced, in_flight)) <= 1
+    assert LEAST <= after(margin, elasticity, paced, share * paced, mean_in_flight=in_flight) <= 1
 
 
 class TestInTheLaw:
@@ -99,7 +108,15 @@ class TestInTheLaw:
         pace = Pace(lately=rate, in_a_life=rate)
         state = SloGradientState(100.0, LimitReason.START, "", starting=False, pace=pace)
         gap = number(lived_under, 1.0)
-        window = ended(20.0, slow, 100.0, max_in_flight=max_in_flight, step_gap=gap)
+        window = Window(
+            start=0.0,
+            end=1.0,
+            paced=20.0,
+            slow=slow,
+            mean_in_flight=100.0,
+            max_in_flight=max_in_flight,
+            step_gap=gap,
+        )
         return self.law.observe(state, window)
 
     def test_half_of_them_slow_under_a_mean_within_the_objective_lowers_it(self) -> None:
@@ -117,3 +134,48 @@ class TestInTheLaw:
     def test_none_slow_far_from_the_target_does_not_say_that_more_may_be(self) -> None:
         """Something else binds, the cache or the engine's queue: no wind-up meanwhile."""
         assert self.after(0.035, 100.0, slow=0.0).margin == 0.8
+
+
+class TestTheShareForFirstTokens:
+    """Answers of one token: the round trip is the first token."""
+
+    law = SloGradient(ttft="1s")
+
+    def after(
+        self, late: float | None, max_in_flight: float = 10.0, share: float | None = None
+    ) -> SloGradientState:
+        state = SloGradientState(10.0, LimitReason.START, "", starting=False, ttft_share=share)
+        window = Window(
+            start=0.0,
+            end=1.0,
+            late=late,
+            paced=0.0,
+            slow=0.0,
+            mean_in_flight=10.0,
+            max_in_flight=max_in_flight,
+            first_token=first_tokens(0.7, 1.0),
+        )
+        return self.law.observe(state, window)
+
+    def test_many_that_come_late_all_the_same_lower_it(self) -> None:
+        state = self.after(late=20.0)
+        assert (state.ttft_share or 1.0) < 0.74
+        assert self.law.observe(state, self.window_over(0.73)).reason is LimitReason.TTFT_OVER
+
+    def window_over(self, p90: float) -> Window:
+        return Window(
+            start=1.0,
+            end=2.0,
+            late=0.0,
+            mean_in_flight=10.0,
+            max_in_flight=10.0,
+            first_token=first_tokens(p90, 2.0),
+        )
+
+    def test_what_a_limit_did_not_bring_about_or_nobody_knows_does_not_count(self) -> None:
+        assert self.after(late=20.0, max_in_flight=5.0).ttft_share is None
+        assert self.after(late=None).ttft_share == 0.75
+
+    def test_none_late_brings_it_back_to_what_a_person_set_and_no_further(self) -> None:
+        assert 0.5 < (self.after(late=0.0, share=0.5).ttft_share or 0.0) <= 0.53
+        assert self.after(late=0.0).ttft_share == 0.75

@@ -1,6 +1,7 @@
 """Windows for laws, made from gateways' reports and engines' pages."""
 
 import math
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -35,7 +36,7 @@ def first(count: float, p90: float) -> Quantiles:
 
 def heard_from(*told: Part, sight: Sight = SIGHT, given: Page | None = None) -> tuple[Window, Sight]:
     gateways = {gateway for gateway, _, _ in told} | set(sight.in_flight)
-    return from_gateways(sight, told, given or page(), LENGTHS, heard=gateways, now=NOW)
+    return from_gateways(sight, told, given or page(), None, LENGTHS, heard=gateways, now=NOW)
 
 
 def test_several_gateways_are_added_up() -> None:
@@ -54,6 +55,8 @@ def test_several_gateways_are_added_up() -> None:
                 max_reserved_tokens=25_000,
                 paced=12,
                 slow=3,
+                late=2,
+                whole_tokens=50,
             ),
         ),
         (
@@ -73,7 +76,7 @@ def test_several_gateways_are_added_up() -> None:
     assert (window.start, window.end) == (NOW - 1.0, NOW)
     assert (window.in_flight, window.max_in_flight, window.mean_in_flight) == (30.0, 35.0, 32.0)
     assert (window.reserved_tokens, window.max_reserved_tokens) == (25_000.0, 32_000.0)
-    assert (window.paced, window.slow, window.tokens) == (12.0, 3.0, 400.0)
+    assert (window.paced, window.slow, window.late, window.tokens) == (12.0, 3.0, 2.0, 450.0)
     assert known(window.step_gap) == pytest.approx(14.0 / 400)
     tokens = known(window.first_token)
     assert tokens is not None
@@ -86,7 +89,7 @@ def test_several_gateways_are_added_up() -> None:
 def test_a_gateway_that_tells_nothing_this_time_still_has_what_it_had() -> None:
     sight = Sight(NOW - 1.0, 2, NOW - 5.0, {"a": 20, "b": 10, "gone": 99})
     told = (("a", NOW, seen(15, 18)),)
-    window, after = from_gateways(sight, told, page(), LENGTHS, heard={"a", "b"}, now=NOW)
+    window, after = from_gateways(sight, told, page(), None, LENGTHS, heard={"a", "b"}, now=NOW)
     assert (window.in_flight, window.max_in_flight) == (25.0, 28.0)
     assert after.in_flight == {"a": 15, "b": 10}
 
@@ -113,10 +116,10 @@ def test_what_comes_past_all_gateways_takes_room_too() -> None:
     told = ("a", NOW, seen(10, 12))
     window, after = heard_from(told, given=page(NOW - 0.5))
     assert (window.in_flight, window.max_in_flight, after.others) == (30.0, 32.0, 20.0)
-    again, _ = from_gateways(after, (told,), page(NOW - 0.5), LENGTHS, heard={"a"}, now=NOW + 1)
+    again, _ = from_gateways(after, (told,), page(NOW - 0.5), None, LENGTHS, heard={"a"}, now=NOW + 1)
     assert again.max_in_flight == 32.0
     fewer = page(NOW + 1.5, running=Known(11.0, NOW + 1.5), waiting=Known(0.0, NOW + 1.5))
-    less, _ = from_gateways(after, (told,), fewer, LENGTHS, heard={"a"}, now=NOW + 2)
+    less, _ = from_gateways(after, (told,), fewer, None, LENGTHS, heard={"a"}, now=NOW + 2)
     assert less.max_in_flight == 12.0
 
 
@@ -127,7 +130,7 @@ def test_gauges_are_news_once_also_of_a_page_that_comes_late() -> None:
         assert isinstance(window.kv_usage, Known)
         assert isinstance(window.running, Known)
         assert window.start < window.kv_usage.at == window.running.at <= window.end
-        again, _ = from_gateways(after, (told,), page(at), LENGTHS, heard={"a"}, now=NOW + 1)
+        again, _ = from_gateways(after, (told,), page(at), None, LENGTHS, heard={"a"}, now=NOW + 1)
         assert isinstance(again.kv_usage, Known)
         assert again.kv_usage.at <= again.start
 
@@ -143,18 +146,14 @@ def test_what_is_unknown_stays_unknown() -> None:
 def test_a_restart_is_told_once() -> None:
     window, after = heard_from(("a", NOW, None), given=page(NOW, restarts=3))
     assert window.restarted
-    again, _ = from_gateways(after, (), page(NOW, restarts=3), LENGTHS, heard=(), now=NOW + 1)
+    again, _ = from_gateways(after, (), page(NOW, restarts=3), None, LENGTHS, heard=(), now=NOW + 1)
     assert not again.restarted
 
 
 def test_scrapes_alone_give_a_window_for_each_page() -> None:
-    seconds = Histogram((0.1, 0.25, 0.5, math.inf), (0.0, 8.0, 10.0, 10.0), 2.0)
-    gaps = Histogram((0.025, 0.05, math.inf), (100.0, 390.0, 400.0), 12.0)
-    window, after = from_scrapes(
-        SIGHT, page(NOW - 0.2), Growth(seconds, gaps, gaps, 0.05, 400.0), LENGTHS, NOW
-    )
+    window, after = from_scrapes(SIGHT, page(NOW - 0.2), GROWN, LENGTHS, NOW)
     assert (window.in_flight, window.max_in_flight, window.mean_in_flight) == (32.0, 32.0, 32.0)
-    assert (window.paced, window.slow, window.tokens) == (400.0, 10.0, 400.0)
+    assert (window.paced, window.slow, window.late, window.tokens) == (400.0, 10.0, 2.0, 400.0)
     assert known(window.running) == 30.0
     assert known(window.step_gap) == pytest.approx(0.03)
     tokens = known(window.first_token)
@@ -178,6 +177,32 @@ def test_scrapes_alone_that_tell_no_latency(growth: Growth | None, reason: Reaso
         assert reading.reason is reason
 
 
+SECONDS = Histogram((0.1, 0.25, 0.5, math.inf), (0.0, 8.0, 10.0, 10.0), 2.0)
+GAPS = Histogram((0.025, 0.05, math.inf), (100.0, 390.0, 400.0), 12.0)
+GROWN = Growth(SECONDS, GAPS, GAPS, 0.25, 0.05, 400.0)
+
+
+def test_of_answers_that_come_whole_the_engines_page_tells() -> None:
+    """Gateways see them end, and nothing before."""
+    told = ("a", NOW, seen(20, 24, paced=6, slow=1, whole_tokens=300))
+    window, _ = from_gateways(SIGHT, (told,), page(NOW - 0.2), GROWN, LENGTHS, heard={"a"}, now=NOW)
+    assert known(window.step_gap) == pytest.approx(0.03)
+    tokens = known(window.first_token)
+    assert tokens is not None
+    assert (tokens.count, window.late) == (10.0, 2.0)
+    assert (window.in_flight, window.paced, window.slow, window.tokens) == (20.0 + 8, 6.0, 1.0, 300.0)
+
+
+@pytest.mark.parametrize("streams", [{"gaps": 10, "gap_seconds": 0.2}, {"first_token": first(1, 0.3)}])
+def test_gateways_that_see_streams_are_believed_and_not_a_page_of_five_seconds(
+    streams: dict[str, Any],
+) -> None:
+    told = ("a", NOW, seen(20, 24, late=0, **streams))
+    window, _ = from_gateways(SIGHT, (told,), page(NOW - 0.2), GROWN, LENGTHS, heard={"a"}, now=NOW)
+    assert known(window.step_gap) == (0.02 if "gaps" in streams else None)
+    assert window.late == 0.0
+
+
 def test_time_that_is_not_looked_at_is_in_no_window() -> None:
     assert skipped(SIGHT, page(NOW - 0.2), NOW) == Sight(NOW, 2, NOW - 0.2)
 
@@ -191,10 +216,10 @@ def test_readings_that_are_only_a_lower_bound_keep_saying_so() -> None:
 
 def test_too_few_lengths_tell_no_ceiling() -> None:
     few = replace(LENGTHS, requests=19.9)
-    window, _ = from_gateways(SIGHT, (), page(), few, heard=(), now=NOW)
+    window, _ = from_gateways(SIGHT, (), page(), None, few, heard=(), now=NOW)
     assert (window.kv_ceiling, window.request_tokens) == (None, None)
     asked = few.with_asked(30, 90_000)
-    window, _ = from_gateways(SIGHT, (), page(), asked, heard=(), now=NOW)
+    window, _ = from_gateways(SIGHT, (), page(), None, asked, heard=(), now=NOW)
     assert window.request_tokens == 3000.0
 
 
