@@ -8,6 +8,7 @@ from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.replica import ReplicaReading, ReplicaSpec
 from controlplane.gateway.admission.request import Request
 from controlplane.gateway.admission.settings import AdmissionSettings
+from controlplane.gateway.admission.usage import Usage
 from controlplane.gateway.admission.verdict import Admitted
 from controlplane.gateway.own_law import OwnLaw
 from controlplane.policy.settings import PolicySettings, PoolPolicy
@@ -152,6 +153,27 @@ def test_what_is_reserved_and_asked_for_is_told_and_reserved_as_of_the_whole() -
     assert (window.asked, window.asked_tokens) == (5, 750)
     seen = window.replicas["r0"]
     assert (seen.reserved_tokens, seen.max_reserved_tokens) == (600, 900)
+
+
+def test_what_came_is_of_the_whole_as_what_is_in_flight_is() -> None:
+    """The law sets the one against the other: how long answers take, how many tokens a sequence brings."""
+    part = Part(0.5, told=None)
+    tickets = []
+    for _ in range(3):
+        verdict = part.admission.offer(Request(tenant="t", prompt_tokens=10, output_tokens=10), NOON, 0.5)
+        assert isinstance(verdict, Admitted)
+        tickets.append(verdict.ticket)
+    for ticket in tickets[:2]:
+        part.admission.tokens(ticket, 1, NOON + 0.1)
+        part.admission.tokens(ticket, 4, NOON + 0.2)
+    part.admission.finished(tickets[0], NOON + 0.25, Usage(10, 5))
+    (window,) = part.admission.whole_view(part.admission.windows(NOON + 1.0))
+    seen = window.replicas["r0"]
+    assert (seen.in_flight, seen.max_in_flight) == (4, 6)
+    assert (seen.paced, seen.slow, seen.gaps) == (2, 0, 16)
+    assert seen.gap_seconds / seen.gaps == pytest.approx(0.025, rel=1e-4)
+    assert seen.first_token is not None
+    assert seen.first_token.count == 2, "as many as there were: more would be believed too soon"
 
 
 def test_others_take_from_ours_only_what_they_have_beyond_their_part() -> None:

@@ -4,6 +4,7 @@ A law's limit is of a whole replica, and so are the engine's gauges. A gateway (
 only the requests that it sent, and may fill only its share of each limit. So its own law is told
 
     in flight    what is ours, divided by our share: full is where our own slots are full
+    what came    likewise: tokens, and answers that ended, are set against what is in flight
     times        as they are: whoever shares an engine shares its pace
     gauges       as they are: they are the whole engine's
 
@@ -49,5 +50,10 @@ def _whole(seen: ReplicaWindow, share: float, limit: float | None) -> ReplicaWin
         mean_in_flight=mean,
         reserved_tokens=round(seen.reserved_tokens / share),
         max_reserved_tokens=round(seen.max_reserved_tokens / share),
+        paced=round(seen.paced / share),
+        slow=round(seen.slow / share),
+        gaps=round(seen.gaps / share),
+        gap_seconds=seen.gap_seconds / share,
+        whole_tokens=round(seen.whole_tokens / share),
         limit=limit,
     )
