@@ -34,6 +34,7 @@ from controlplane.gateway.admission.verdict import Admitted, Queued, Refused
 from controlplane.gateway.attempt import Attempt, Broken, EngineRefused, Opened, Wishes
 from controlplane.gateway.inbound import Answer, Header, Reply, Request, refuse
 from controlplane.gateway.outbound import Connection, UnreachableError
+from controlplane.gateway.piece_size import PieceCount, PieceSize
 from controlplane.gateway.record import End, Record
 from controlplane.gateway.settings import Tenant
 from controlplane.gateway.sizing import Size, prefix_hash
@@ -69,6 +70,7 @@ class Exchange:
         self._access: Tenant = around.keyring.settings(tenant)
         self._ticket: Ticket | None = None
         self._attempt: Attempt | None = None
+        self._count: PieceCount | None = None
         self._early: _Early | None = None
         task = asyncio.current_task()
         assert task is not None
@@ -194,11 +196,13 @@ class Exchange:
                 return
             ticket, replica = admitted.ticket, admitted.replica
             is_again = fresh or following is not verdict
+            piece_size = around.fleet.piece_size(replica)
+            self._count = PieceCount(piece_size, size.sequences)
             result = await self._try(replica, body, wishes, is_again=is_again, fresh=fresh)
             fresh = False
             match result:
                 case Opened():
-                    await self._pass_on(ticket, result, size)
+                    await self._pass_on(ticket, result, size, piece_size)
                     return
                 case Broken(was_stale=True) if not stateful and around.door.may_resend(ticket):
                     following, fresh = admitted, True
@@ -255,12 +259,12 @@ class Exchange:
         connection.send(b"".join(lines), self._attempt)
 
     def _pieces(self, count: int) -> None:
-        if self._ticket is not None:
-            self._around.door.tokens(self._ticket, count)
+        if self._ticket is not None and self._count is not None:
+            self._around.door.tokens(self._ticket, self._count.tokens(count))
 
     # -- the answer ----------------------------------------------------------------------------------
 
-    async def _pass_on(self, ticket: Ticket, opened: Opened, size: Size) -> None:
+    async def _pass_on(self, ticket: Ticket, opened: Opened, size: Size, piece_size: PieceSize) -> None:
         attempt, reply = self._attempt, self._reply
         assert attempt is not None
         headers = wire.answer_headers(opened.headers)
@@ -278,6 +282,7 @@ class Exchange:
             if usage is not None:
                 record.output_tokens = usage.completion_tokens
                 self._around.sizer.learn(self._tenant, size, usage)
+                piece_size.learn(account.pieces, usage.completion_tokens, size.sequences)
             self._around.door.finished(ticket, usage, account.cached_tokens)
             reply.end()
             return

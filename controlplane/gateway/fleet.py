@@ -17,6 +17,7 @@ import msgspec
 from controlplane.gateway.admission.replica import ReplicaReading, ReplicaSpec, Rotation
 from controlplane.gateway.model_list import ModelCard, Served, max_model_len, merged
 from controlplane.gateway.outbound import Origin, UnreachableError, origin_of
+from controlplane.gateway.piece_size import PieceSize
 from controlplane.signals.control import ReplicaOrder
 from controlplane.signals.samples import Scrape, Signals, Target
 
@@ -37,6 +38,7 @@ class _Known:
         "name",
         "order",
         "origin",
+        "piece_size",
         "pool",
         "ready_since",
         "seen_since",
@@ -48,6 +50,7 @@ class _Known:
         self.pool = pool
         self.url = url
         self.origin = origin_of(url)
+        self.piece_size = PieceSize()
         self.seen_since = now
         self.answered_at: float | None = None
         self.ready_since: float | None = None
@@ -143,6 +146,11 @@ class Fleet:
         if origin is None:
             raise UnreachableError("it is not there any more")
         return origin
+
+    def piece_size(self, name: str) -> PieceSize:
+        """How many tokens its pieces hold; nothing is known of a replica that is not there any more."""
+        known = self._known.get(name)
+        return PieceSize() if known is None else known.piece_size
 
     def replicas_of(self, model: str) -> list[str]:
         """Those that serve a model, in rotation or not."""

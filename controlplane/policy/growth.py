@@ -158,6 +158,15 @@ def merged(earlier: Mark, later: Mark, name: str) -> Histogram | None:
     return merge(histogram for histogram in grown if histogram is not None)
 
 
+def tokens_a_gap(earlier: Mark, later: Mark) -> float:
+    """How many tokens of a stream came at once, on average; 1 unless an engine guesses ahead.
+
+    vLLM observes a gap a step, and a step brings what was guessed right besides its own token.
+    """
+    gaps, guessed = merged(earlier, later, "itl"), over_engines(earlier, later, "spec_accepted_tokens_total")
+    return 1.0 if gaps is None or not gaps.count or guessed is None else 1.0 + guessed / gaps.count
+
+
 def why_unknown(marks: Iterable[Mark], name: str) -> Reason:
     """The reason that the latest of the marks gives for not knowing a signal."""
     for mark in marks:

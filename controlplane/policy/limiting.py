@@ -227,7 +227,7 @@ def _growth(replica: ReplicaMemory, slo: Slo) -> Growth | None:
     if previous is None or latest is None:
         return None
     gap, tpot = growth.merged(previous, latest, "itl"), growth.merged(previous, latest, "tpot")
-    tokens = None if gap is None else gap.count
+    tokens = None if gap is None else gap.count * growth.tokens_a_gap(previous, latest)
     if gap is None or gap.mean is None:  # the mean of each request is better than nothing, but it comes late
         gap = tpot
     ttft = growth.merged(previous, latest, "ttft")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from controlplane.policy import growth
 from controlplane.policy.limiting import evidence_of
 from controlplane.policy.memory import PoolMemory, ReplicaMemory, ScaleMemory
 from controlplane.policy.scaling import gathered as gathering
@@ -246,12 +247,15 @@ def _of_page(replica: ReplicaMemory, seconds: float) -> tuple[ReplicaSeen, float
     load = view.load
     prompts, outputs = known(load.prompt_tokens_per_second), known(load.generation_tokens_per_second)
     gaps = replica.window.get("itl")
+    at_once = 1.0
+    if replica.previous is not None and replica.latest is not None:
+        at_once = growth.tokens_a_gap(replica.previous, replica.latest)
     one = ReplicaSeen(
         name=name,
         work=None if prompts is None or outputs is None else work_of(prompts, outputs) * seconds,
         in_flight=known(load.running),
         limit=None if replica.limit is None else float(replica.limit.slots),
-        step_seconds=None if gaps is None else gaps.mean,
+        step_seconds=None if gaps is None or gaps.mean is None else gaps.mean / at_once,
     )
     return one, known(load.waiting)
 

@@ -22,6 +22,7 @@ TICK_SIGNALS = frozenset(
         "ttft", "tpot", "itl", "e2e", "queue_time", "prefill_time", "decode_time", "inference_time",
         "prompt_len", "generation_len",
         "step_tokens", "step_time", "decode_steps_total", "realtime_tokens_total",
+        "spec_accepted_tokens_total",
         "http_inference_requests", "start_time",
     }
 )  # fmt: skip

@@ -35,8 +35,16 @@ class FakeEngine:
             self.seen[name] = []
 
     def serve(
-        self, n: int, *, ttft: float = 0.2, tpot: float = 0.02, prompt: int = 50, output: int = 20
+        self,
+        n: int,
+        *,
+        ttft: float = 0.2,
+        tpot: float = 0.02,
+        prompt: int = 50,
+        output: int = 20,
+        gap: float | None = None,
     ) -> None:
+        """`gap` seconds between two steps, where a step brings more than one token of a stream."""
         for _ in range(n):
             e2e = ttft + tpot * (output - 1)
             values = {
@@ -45,7 +53,7 @@ class FakeEngine:
                 "e2e": e2e,
                 "queue_time": 0.0,
                 "prefill_time": ttft,
-                "itl": tpot,
+                "itl": tpot if gap is None else gap,
             }
             lengths = {"prompt_len": prompt, "generation_len": output}
             for name, value in (values | lengths).items():

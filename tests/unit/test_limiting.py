@@ -252,6 +252,22 @@ def test_no_gateway_of_ours_means_a_window_a_page() -> None:
     assert loop.decisions[-1].reason in {"tpot-over", "floor"}
 
 
+@pytest.mark.parametrize("guessed", [0, 20])
+def test_what_an_engine_guesses_ahead_is_no_slowness(guessed: int) -> None:
+    """A step of 90 ms brings three tokens of a stream; vLLM observes the gap once."""
+    loop = Loop()
+    loop.replica.engine.gauges.update(running=16.0, waiting=0.0, kv_usage=0.3)
+    loop.replica.engine.counts["spec_accepted_tokens_total"] = 0
+    for second in range(40):
+        if second % 5 == 0:
+            loop.replica.engine.serve(10, tpot=0.03, gap=0.09, output=50)
+            loop.replica.engine.counts["spec_accepted_tokens_total"] += guessed
+        loop()
+    reasons = {decision.reason for decision in loop.decisions}
+    assert ("tpot-over" in reasons) is not bool(guessed)
+    assert (int(loop.decisions[-1].new) > 16) is bool(guessed)
+
+
 def test_gateways_that_fall_silent_leave_it_to_the_pages() -> None:
     loop = Loop()
     loop.steady(0.03, 10)

@@ -82,6 +82,13 @@ class Growth(msgspec.Struct, frozen=True):
     tokens: float | None = None
 
     @property
+    def mean_gap(self) -> float | None:
+        """Mean seconds between two tokens of a stream; None of none. A gap may have brought several."""
+        gap = self.step_gap
+        mean = None if gap is None else gap.mean
+        return mean if gap is None or mean is None or not self.tokens else mean * gap.count / self.tokens
+
+    @property
     def paced(self) -> float | None:
         """Requests of two tokens and more that finished."""
         return None if self.tpot is None else self.tpot.count
@@ -150,7 +157,7 @@ def from_gateways(
     late: float | None = came_late
     if growth is not None and not firsts and not gaps:
         at, late = _at(sight, page, now), growth.late
-        first_token, step_gap = _quantiles(growth.first_token, at), _mean(growth.step_gap, at)
+        first_token, step_gap = _quantiles(growth.first_token, at), _gap(growth, at)
     window = _window(
         sight,
         page,
@@ -182,7 +189,7 @@ def from_scrapes(
     if growth is not None:
         at = _at(sight, page, now)
         first_token = _quantiles(growth.first_token, at)
-        step_gap = _mean(growth.step_gap, at)
+        step_gap = _gap(growth, at)
     window = _window(
         sight,
         page,
@@ -317,8 +324,8 @@ def _quantiles(histogram: Histogram | None, at: float) -> Distribution:
     return Known(Quantiles(histogram.count, histogram.mean, q(0.5), q(0.9), q(0.95), q(0.99)), at)
 
 
-def _mean(histogram: Histogram | None, at: float) -> Number:
-    if histogram is None:
+def _gap(growth: Growth, at: float) -> Number:
+    if growth.step_gap is None:
         return Unknown(Reason.ABSENT, at)
-    mean = histogram.mean
+    mean = growth.mean_gap
     return Unknown(Reason.NO_TRAFFIC, at) if mean is None else Known(mean, at)
