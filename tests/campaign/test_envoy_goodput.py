@@ -5,10 +5,8 @@ take it all and no answer is in time; with the daemon, Envoy's limit follows wha
 """
 
 import asyncio
-import contextlib
 import math
 import random
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -25,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from daemon_process import DaemonProcess
 from envoy_server import Envoy, needs_envoy
-from prometheus_server import free_port
 
 from controlplane.daemon.replay import replay
 from controlplane.policy.tick import tick
+from tests.gateway.processes import free_ports
 
 pytestmark = [pytest.mark.campaign, needs_envoy]
 
@@ -127,29 +125,20 @@ class Load:
             books.late += 1
 
 
-def neighbouring_free_ports() -> int:
-    """The first of two. Nobody else takes them in the moment until they are used, mostly."""
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port + 1))
-            return port
-
-
 @asynccontextmanager
 async def engines() -> AsyncIterator[list[str]]:
     """Two simulated engines on neighbouring ports: a step takes 32 ms and more."""
-    port = neighbouring_free_ports()
+    ports = free_ports(2)
     command = "from controlplane.cli import main; main()"
-    options = f"--engine h100-8b --speed 0.25 --replicas 2 --port {port} --max-model-len 4096"
+    options = f"--engine h100-8b --speed 0.25 --replicas 2 --port {ports[0]} --max-model-len 4096"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", command, "simulate", "serve", *options.split(), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
         for _ in range(3):
-            assert await asyncio.wait_for(process.stdout.readline(), 30), "the engines did not start"
-        yield [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+            assert await asyncio.wait_for(process.stdout.readline(), 60), "the engines did not start"
+        yield [f"127.0.0.1:{port}" for port in ports]
     finally:
         process.kill()
         await process.wait()

@@ -25,19 +25,19 @@ PROBES = "controlplane_probes_total"
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         return bytes(answer.read()).decode()
 
 
 def post(url: str, fields: dict[str, Any]) -> Any:
     request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
-    return urllib.request.urlopen(request, timeout=20)
+    return urllib.request.urlopen(request, timeout=60)
 
 
-def wait(what: str, holds: Callable[[], Any], seconds: float = 40.0) -> Any:
-    deadline = time.monotonic() + seconds
+def wait(what: str, holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 60
     while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds:g} s"
+        assert time.monotonic() < deadline, f"{what} did not come within a minute"
         time.sleep(0.05)
     return found
 
@@ -150,7 +150,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for client in self._clients:
-            client.join(30)
+            client.join(90)
 
     def _ask(self) -> None:
         while not self._stop.is_set():
@@ -199,7 +199,7 @@ def test_C1_an_engine_that_says_it_is_dead_gets_nothing_though_its_page_is_read(
     with Load(site.gateway) as load:
         wait("answers", lambda: load.answers > 50)
         assert site.finished(1) == 0
-    assert site.sum("controlplane_pool_up_replicas") == ENGINES, "its page was read all the time"
+    wait("its page", lambda: site.sum("controlplane_pool_up_replicas") == ENGINES)
 
 
 def test_C1_an_engine_that_is_wedged_is_told_from_frozen_gauges_by_one_token(site: Site) -> None:

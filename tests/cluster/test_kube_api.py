@@ -319,7 +319,7 @@ async def test_a_watch_through_a_selector(api: KubeApi, admin: Client) -> None:
             "serving",
             label_selector="app=vllm",
             resource_version=since,
-            timeout_seconds=1,
+            timeout_seconds=60,
         )
         async for event in stream:
             seen.append((event["type"], event["object"].metadata.name))

@@ -93,15 +93,15 @@ class H2Client:
     def status(self, stream: int) -> int:
         return int(self.heads[stream][":status"])
 
-    async def until(self, condition: Any, seconds: float = 60.0) -> None:
-        async with asyncio.timeout(seconds):
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(60):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
 
-    async def answer(self, stream: int, seconds: float = 60.0) -> bytes:
+    async def answer(self, stream: int) -> bytes:
         """The whole body of a stream that ends well."""
-        await self.until(lambda: stream in self.ended or stream in self.resets or self.is_closed, seconds)
+        await self.until(lambda: stream in self.ended or stream in self.resets or self.is_closed)
         assert stream in self.ended, (self.resets, self.goaway)
         return bytes(self.bodies[stream])
 

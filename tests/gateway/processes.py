@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,12 +16,27 @@ from pathlib import Path
 CONTROLPLANE = Path(sys.executable).with_name("controlplane")
 
 
+_ours: list[socket.socket] = []  # a mark for each port, until this process ends
+
+
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in taken:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in taken]
+    """So many free ports in a row.
+
+    They lie below those that Linux gives to whoever asks for any, and each gets a mark that one process alone
+    can have: nobody takes one before its server does, another run of these tests beside this one included.
+    """
+    while True:
+        first = random.randrange(20_000, 32_000)
+        ports = list(range(first, first + count))
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            marks = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in ports]
+            for port, mark in zip(ports, marks, strict=True):
+                mark.bind(f"\0controlplane-tests-port-{port}")
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            stack.pop_all()
+            _ours.extend(marks)
+            return ports
 
 
 @contextlib.contextmanager
@@ -37,17 +53,17 @@ def running(log: Path, *args: str, url: str, **env: str) -> Iterator[subprocess.
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(15)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
 
-def until_up(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 40.0) -> None:
-    until = time.monotonic() + seconds
+def until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2):
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=10):
             return
         time.sleep(0.1)
     raise AssertionError(f"{url} did not answer\n{log.read_text()}")

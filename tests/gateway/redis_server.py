@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from processes import free_ports
 
 from controlplane.gateway.settings import RedisSettings
 
@@ -20,13 +21,15 @@ needs_redis = pytest.mark.skipif(
 )
 
 
+LOSES_SOON = {"timeout": "200ms"}
+"""Settings by which a gateway is alone, and a dead one forgotten, after a second of silence."""
+
+
 class RedisServer:
     """Keeps nothing on disk: a restart is empty. `arguments` are redis-server's own."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port: int = taken.getsockname()[1]
+        (self.port,) = free_ports(1)
         self._folder = folder
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,9 +39,9 @@ class RedisServer:
         return f"127.0.0.1:{self.port}"
 
     def settings(self, **more: object) -> RedisSettings:
-        """Fast ones, for tests."""
-        short = {"interval": "50ms", "timeout": "200ms"}
-        return RedisSettings.model_validate({"address": self.address, **short, **more})
+        """Frequent exchanges, and so much patience that only a Redis that is away is lost: see LOSES_SOON."""
+        base = {"address": self.address, "interval": "50ms", "timeout": "10s"}
+        return RedisSettings.model_validate({**base, **more})
 
     def client(self, **options: object) -> "redis.Redis":
         return redis.Redis(port=self.port, socket_timeout=30, **options)  # type: ignore[arg-type]
@@ -51,8 +54,9 @@ class RedisServer:
             self._process = subprocess.Popen(
                 [BINARY, *port, *fixed, *self._arguments], stdout=log, stderr=log
             )
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while time.monotonic() < until:
+            assert self._process.poll() is None, (self._folder / "redis.log").read_text()
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5):
                 return
             time.sleep(0.02)

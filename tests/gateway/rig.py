@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,19 @@ from standin import StandIn, standing_in
 
 from controlplane.gateway.settings import GatewayProcessSettings
 from controlplane.gateway.worker import Setup, Worker
+from controlplane.signals.samples import OutcomeWindow
 from controlplane.sources.settings import ScrapeSettings, TargetSettings
 
 TOKEN = "let-me-steer"
+PATIENT = {"interactive": {"ttft": "10m", "tpot": "1m"}}
+"""For admission: nothing is late, and nobody in the queue is given up, on a machine that stands still."""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until it is true; TimeoutError where it never is."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 (it looks from outside)
+            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -128,7 +138,7 @@ class Rig:
         connection = await Connection.open(self.control_port if control else self.port)
         try:
             connection.send(body, path, {"connection": "close", **(headers or {})}, method)
-            return await asyncio.wait_for(connection.answer(no_body=method == "HEAD"), 20)
+            return await asyncio.wait_for(connection.answer(no_body=method == "HEAD"), 60)
         finally:
             connection.close()
 
@@ -152,14 +162,13 @@ class Rig:
     def replicas(self) -> dict[str, Any]:
         return dict(self.worker.admission.status(self.worker.around.door.now()).replicas)
 
-    async def until(self, condition: Any, seconds: float = 60.0) -> None:
-        """Wait until `condition()` is true."""
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 (it looks from outside)
-                await asyncio.sleep(0.01)
+    def windows(self) -> list[OutcomeWindow]:
+        """All of them, the running one included; it is over with this."""
+        running = self.worker.admission.windows(self.worker.around.door.now() + 2)
+        return [*self.worker._windows.after(0.0), *running]
 
     async def until_idle(self) -> None:
-        await self.until(lambda: not self.worker.around.exchanges)
+        await until(lambda: not self.worker.around.exchanges)
 
 
 def chat(stream: bool = True, **fields: Any) -> dict[str, Any]:
@@ -174,7 +183,10 @@ async def gateway(
     wait_ready: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
-    """A gateway before these engines (all in pool `chat` unless `pools` says otherwise by their URLs)."""
+    """A gateway before these engines, or before those that `pools` names by their URLs.
+
+    Engines are in pool `chat` unless `pools` says otherwise.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         token = Path(folder, "token")
         token.write_text(TOKEN)  # noqa: ASYNC240
@@ -189,6 +201,9 @@ async def gateway(
             "listen": "127.0.0.1:0",
             "control": control,
             "drain": {"settle": 0, "deadline": "1s"},
+            # Longer than a machine stands still: what they do when they are over has tests of its own.
+            "hold_headers": "60s",
+            "upstream": {"idle": "60s"},
         }
         made = GatewayProcessSettings.model_validate(base | settings)
         async with standing_in(*engines):
@@ -201,13 +216,13 @@ async def gateway(
             rig = Rig(worker)
             try:
                 if wait_ready:
-                    await rig.until(
+                    await until(
                         lambda: (
-                            len(rig.replicas) == len(engines)
+                            len(rig.replicas) == sum(map(len, targets.values()))
                             and all(replica.rotation == "in" for replica in rig.replicas.values())
                         )
                     )
                 yield rig
             finally:
                 worker.stop()
-                await asyncio.wait_for(worker.is_stopped.wait(), 10)
+                await asyncio.wait_for(worker.is_stopped.wait(), 60)

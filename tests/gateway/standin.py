@@ -32,7 +32,6 @@ class Call:
         self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         self.body = body
         self.connection = connection  # counted from 1
-        self.closed_at: float | None = None
         self.is_closed = asyncio.Event()
         self.written = 0
         self._writer = writer
@@ -81,8 +80,8 @@ class Call:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
-    async def until_closed(self, seconds: float = 60.0) -> None:
-        await asyncio.wait_for(self.is_closed.wait(), seconds)
+    async def until_closed(self) -> None:
+        await asyncio.wait_for(self.is_closed.wait(), 60)
 
 
 Script = Callable[[Call], Awaitable[None]]
@@ -215,7 +214,6 @@ class StandIn:
         """Note when the other side has closed the connection."""
         while not reader.at_eof() and reader.exception() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        call.closed_at = asyncio.get_running_loop().time()
         call.is_closed.set()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from rig import TOKEN, Rig, chat, gateway
-from standin import StandIn
+from rig import PATIENT, TOKEN, Rig, chat, gateway, until
+from standin import StandIn, standing_in
 
 from controlplane.signals.gateway_registry import BY_NAME
 from controlplane.signals.samples import OutcomeWindow
@@ -132,7 +132,7 @@ async def test_replicas_that_are_not_in_the_message_are_gone_and_new_ones_are_us
     try:
         async with gateway(old) as rig:
             assert (await steer(rig, message(new)))[0] == 200
-            await rig.until(lambda: list(rig.replicas) == [new.name])
+            await until(lambda: list(rig.replicas) == [new.name])
             assert (await rig.ask(chat(stream=False))).status == 200
             assert not old.calls
             assert new.calls
@@ -145,13 +145,14 @@ async def test_when_messages_lapse_the_gateway_finds_its_targets_itself() -> Non
     await theirs.start()
     try:
         async with gateway(own) as rig:
-            order = message(theirs, mode="enforce", lasts=1.0)
-            assert (await steer(rig, order))[0] == 200
+            assert (await steer(rig, message(theirs, mode="enforce")))[0] == 200
             assert rig.worker.lookout.is_alone is False
-            await rig.until(lambda: list(rig.replicas) == [theirs.name])
-            await rig.until(lambda: rig.worker.steering.is_alone, 5)
+            await until(lambda: list(rig.replicas) == [theirs.name])
+            lapsed = msgspec.structs.replace(rig.worker.steering.message, expires_at=time.time())
+            rig.worker.steering.message = lapsed
+            await until(lambda: rig.worker.steering.is_alone)
             assert rig.worker.admission.mode == "observe"
-            await rig.until(lambda: own.name in rig.replicas and rig.replicas[own.name].rotation == "in", 10)
+            await until(lambda: own.name in rig.replicas and rig.replicas[own.name].rotation == "in")
             assert (await rig.ask(chat(stream=False))).status == 200
             assert own.calls
             # A leader that comes back takes over again.
@@ -164,24 +165,23 @@ async def test_when_messages_lapse_the_gateway_finds_its_targets_itself() -> Non
 async def test_the_last_message_outlives_the_process(tmp_path: Path) -> None:
     state = {"state_file": str(tmp_path / "deep" / "state.json")}
     engine = StandIn()
-    async with gateway(engine, control=state) as rig:
-        order = message(engine, term=7, version=3)
-        order["replicas"][0] |= {"limit": 3}
-        assert (await steer(rig, order))[0] == 200
-    engine.port, port = 0, engine.port
-    again = StandIn(port=port)
-    async with gateway(again, control=state, wait_ready=False) as rig:
-        assert rig.replicas[again.name].limit == 3
-        assert (await steer(rig, message(again, term=6, version=9)))[0] == 409
-        assert (await steer(rig, message(again, term=7, version=4)))[0] == 200
-    (tmp_path / "deep" / "state.json").write_text("{half")
-    again.port = 0
-    async with gateway(again, control=state) as rig:
-        assert rig.worker.steering.message is None
+    async with standing_in(engine):
+        of_engine: Any = {"pools": {"chat": [engine.url]}, "control": state}
+        async with gateway(**of_engine) as rig:
+            order = message(engine, term=7, version=3)
+            order["replicas"][0] |= {"limit": 3}
+            assert (await steer(rig, order))[0] == 200
+        async with gateway(**of_engine) as rig:
+            assert rig.replicas[engine.name].limit == 3
+            assert (await steer(rig, message(engine, term=6, version=9)))[0] == 409
+            assert (await steer(rig, message(engine, term=7, version=4)))[0] == 200
+        (tmp_path / "deep" / "state.json").write_text("{half")
+        async with gateway(**of_engine) as rig:
+            assert rig.worker.steering.message is None
 
 
 async def test_outcomes_are_told_to_the_daemons_own_reader(tmp_path: Path) -> None:
-    async with gateway(StandIn()) as rig:
+    async with gateway(StandIn(), admission=PATIENT) as rig:
         began = time.time()
         for _ in range(3):
             assert (await rig.ask(chat(stream=False))).status == 200
@@ -211,7 +211,7 @@ async def test_outcomes_are_told_to_the_daemons_own_reader(tmp_path: Path) -> No
 
 
 async def test_the_metrics_page_has_what_is_registered_and_nothing_else() -> None:
-    async with gateway(StandIn(), admission={"mode": "enforce"}) as rig:
+    async with gateway(StandIn(), admission={"mode": "enforce", **PATIENT}) as rig:
         await rig.ask(chat())
         await rig.ask(chat(stream=False))
         await asyncio.sleep(1.1)

@@ -8,7 +8,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from rig import Connection, Rig, chat, gateway
+from rig import Connection, Rig, chat, gateway, until
 from standin import DONE, Call, StandIn, event_of
 
 CLIENTS = 10_000
@@ -59,24 +59,24 @@ async def unruly_client(rig: Rig, dice: random.Random, number: int) -> None:
             case 2:  # half closed
                 client.send(body)
                 client.writer.write_eof()
-                await asyncio.wait_for(client.reader.read(), 20)
+                await asyncio.wait_for(client.reader.read(), 60)
             case 3:  # gone in the middle
                 client.send(body)
-                await asyncio.wait_for(client.reader.read(200), 20)
+                await asyncio.wait_for(client.reader.read(200), 60)
                 await asyncio.sleep(dice.random() * 0.02)
             case 4:  # reads slowly, and not to the end
                 client.reader._limit = 1024  # type: ignore[attr-defined]
                 client.send(body, headers={"connection": "close"})
                 for _ in range(5):
-                    await asyncio.wait_for(client.reader.read(1000), 20)
+                    await asyncio.wait_for(client.reader.read(1000), 60)
                     await asyncio.sleep(dice.random() * 0.02)
             case 5:  # two requests at once, and gone
                 client.send(body)
                 client.send(body)
-                await asyncio.wait_for(client.reader.read(100), 20)
+                await asyncio.wait_for(client.reader.read(100), 60)
             case _:  # as it should be
                 client.send(body)
-                await asyncio.wait_for(client.answer(), 20)
+                await asyncio.wait_for(client.answer(), 60)
     except (OSError, EOFError, ValueError):
         pass
     finally:
@@ -99,8 +99,8 @@ async def run(rig: Rig, engines: list[StandIn], count: int, seed: int) -> None:
         await asyncio.gather(*(unruly_client(rig, random.Random(dice.random()), i) for i in numbers))
         for engine in engines:
             engine.calls.clear()
-    await rig.until(lambda: not rig.worker.around.exchanges, 20)
-    await rig.until(lambda: not rig.worker.server.busy, 5)
+    await until(lambda: not rig.worker.around.exchanges)
+    await until(lambda: not rig.worker.server.busy)
 
 
 async def hang_up(count: int, warm: int) -> tuple[int, int, int, int]:
@@ -132,8 +132,8 @@ async def hang_up(count: int, warm: int) -> tuple[int, int, int, int]:
 
 
 async def settled(rig: Rig) -> None:
-    await rig.until(lambda: rig.worker.around.pool.open == 0, 10)
-    await rig.until(lambda: not rig.worker.server.connections, 10)
+    await until(lambda: rig.worker.around.pool.open == 0)
+    await until(lambda: not rig.worker.server.connections)
     await asyncio.sleep(0.3)
     gc.collect()
 

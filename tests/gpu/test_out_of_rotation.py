@@ -29,13 +29,13 @@ CLIENTS = 4
 
 
 def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return bytes(answer.read())
 
 
 def post(url: str, fields: dict[str, Any]) -> bytes:
     request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return bytes(answer.read())
 
 
@@ -130,7 +130,7 @@ def site(script: Script, tmp_path: Path) -> Iterator[Site]:
         yield Site(tmp_path, stack)
 
 
-def wait(what: str, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait(what: str, holds: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not come within {seconds:g} s"
@@ -152,7 +152,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for client in self._clients:
-            client.join(20)
+            client.join(60)
 
     def _ask(self) -> None:
         while not self._stop.is_set():

@@ -99,7 +99,7 @@ class Envoy:
     async def stop(self, how: int = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            await asyncio.to_thread(self.process.wait, 20)
+            await asyncio.to_thread(self.process.wait, 60)
             self.process = None
 
     async def __aenter__(self) -> "Envoy":

@@ -30,7 +30,7 @@ needs_prometheus = pytest.mark.skipif(
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T | None], what: str, seconds: float = 30.0) -> T:
+def until(condition: Callable[[], T | None], what: str, seconds: float = 60.0) -> T:
     """The first true value of `condition`. AssertionError if there is none in time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -39,11 +39,18 @@ def until(condition: Callable[[], T | None], what: str, seconds: float = 30.0) -
     return value
 
 
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that the system gives to nobody else for as long as this process lives. A server that asks for
+    it gets it: one that is bound and does not listen stands in nobody's way where both reuse addresses."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _held.append(holder)
+    port: int = holder.getsockname()[1]
+    return port
 
 
 @dataclass
@@ -134,7 +141,7 @@ class Prometheus:
                 self.process.kill()
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -143,7 +150,7 @@ class Prometheus:
     def query(self, promql: str) -> list[dict[str, Any]]:
         """The result of an instant query, by a way of its own."""
         query = urllib.parse.urlencode({"query": promql})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=60) as answer:
             result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
             return result
 
@@ -151,7 +158,7 @@ class Prometheus:
         assert self.process is not None
         assert self.process.poll() is None, (self.folder / "log").read_text()
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=30) as answer:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

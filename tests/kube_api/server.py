@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import random
+import socket
 import ssl
 import threading
 from collections import Counter, deque
@@ -88,6 +89,8 @@ class KubeApi:
         self._resources = {resource.key: resource for resource in (*BUILT_IN, *more)}
         self._users = {ADMIN_TOKEN: User("admin", frozenset({MASTERS}))}
         self._runner: web.ServerRunner | None = None
+        self._holder: socket.socket | None = None
+        """Bound to our port and not listening: nobody else gets it while we are stopped."""
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -97,15 +100,21 @@ class KubeApi:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        if self._holder is not None:
+            self._holder.close()
 
     async def start(self) -> None:
         """Listen; at the same port as before, if it ran before."""
+        if self._holder is None:
+            self._holder = socket.socket()
+            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._holder.bind(("127.0.0.1", self.port))
+            self.port = self._holder.getsockname()[1]
         server = web.Server(self._handle, access_log=None, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.05)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self._tls)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Stop listening and drop every connection; the objects stay."""
@@ -645,13 +654,13 @@ class InThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.api.start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.api.__aenter__(), self._loop).result(60)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self.api.stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.api.__aexit__(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def call(self, what: Callable[..., T], *args: Any, **named: Any) -> T:
@@ -660,4 +669,4 @@ class InThread:
         async def there() -> T:
             return what(*args, **named)
 
-        return asyncio.run_coroutine_threadsafe(there(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(there(), self._loop).result(60)

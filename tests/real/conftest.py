@@ -91,7 +91,7 @@ class ServerPool:
             self._shared[options] = self._new(options)
         self._shared.move_to_end(options)
         server = self._shared[options]
-        if not await server.healthy(timeout_seconds=10.0):
+        if not await server.healthy(timeout_seconds=60.0):
             await server.restart()
         return server
 

@@ -238,7 +238,7 @@ async def steered(
     gateway, daemon = f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{api}"
 
     def ask(address: str) -> Any:
-        with urllib.request.urlopen(daemon + address, timeout=10) as answer:
+        with urllib.request.urlopen(daemon + address, timeout=60) as answer:
             return json.load(answer)
 
     processes = [

@@ -27,6 +27,10 @@ from typing import Any
 import aiohttp
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+
+from prometheus_server import free_port
+
 from controlplane.render import alertmanager
 from controlplane.render.files import alert_files
 from controlplane.render.settings import RenderSettings
@@ -67,11 +71,7 @@ gateway:
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in taken:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in taken]
+    return [free_port() for _ in range(count)]
 
 
 def consecutive_ports(count: int) -> int:
@@ -97,7 +97,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any
 
 def get(url: str) -> bytes | None:
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return bytes(answer.read())
     except OSError:
         return None
@@ -128,7 +128,7 @@ class LiveFleet:
         finally:
             stop.set()
             if load.is_alive():
-                load.join(10)
+                load.join(60)
             for name in list(self.processes):
                 self.stop(name)
 
@@ -136,7 +136,7 @@ class LiveFleet:
         process = self.processes.pop(name)
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(15)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -169,7 +169,7 @@ class LiveFleet:
         query = urllib.parse.urlencode(parameters)
         url = f"http://127.0.0.1:{self.ports['prometheus']}/api/v1/{path}?{query}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None
@@ -183,7 +183,7 @@ class LiveFleet:
         request = urllib.request.Request(
             f"http://{self.engine(pool, index)}/sim/faults", data=body, method="POST"
         )
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=60).close()
 
     def _start_all(self) -> None:
         for pool, (engine, replicas) in POOLS.items():

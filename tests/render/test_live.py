@@ -1,6 +1,5 @@
 """Every panel and rule on a live fleet: simulated GPUs, real daemon, gateway, clients and Prometheus."""
 
-import contextlib
 import json
 import re
 import time
@@ -68,15 +67,15 @@ def empty_panels(fleet: LiveFleet) -> set[str]:
 
 @needs_prometheus
 def test_every_panel_has_data_or_a_reason(fleet: LiveFleet) -> None:
-    missing = {"not yet asked"}
+    missing: set[str] = set()
 
-    def has_all() -> bool:
+    def asked() -> bool:
         missing.clear()
         missing.update(empty_panels(fleet) - EMPTY.keys())
-        return not missing
+        return not missing or time.monotonic() > deadline
 
-    with contextlib.suppress(AssertionError):
-        until(has_all, "all panels have data", 90.0)
+    deadline = time.monotonic() + 90.0
+    until(asked, "an answer", 150.0)
     assert not missing
 
 
@@ -88,9 +87,15 @@ def test_variables_offer_what_is_there_and_no_strangers(fleet: LiveFleet) -> Non
         assert match is not None
         return {one["metric"][match[2]] for one in fleet.query(match[1]) if match[2] in one["metric"]}
 
-    assert offered("pool") == {"chat", "code"}
-    assert offered("model") == {"acme/chat-8b", "acme/code-8b"}
-    assert offered("instance") == {fleet.engine("chat"), fleet.engine("chat", 1), fleet.engine("code")}
+    engines = {fleet.engine("chat"), fleet.engine("chat", 1), fleet.engine("code")}
+    for name, there in (
+        ("pool", {"chat", "code"}),
+        ("model", {"acme/chat-8b", "acme/code-8b"}),
+        ("instance", engines),
+    ):
+        # A page that is late is missed for a moment; strangers are never offered.
+        until(lambda name=name, there=there: offered(name) >= there, f"each {name} offered")
+        assert offered(name) <= there
 
 
 @needs_prometheus
@@ -125,7 +130,7 @@ def test_a_broken_gpu_is_told_with_its_place(fleet: LiveFleet) -> None:
     until(lambda: fleet.query("llm:gpu_hw_thermal == 1"), "the heat is seen")
     if ALERTMANAGER is not None:
         # The whole round: rule, Prometheus, Alertmanager, and the daemon that shows it beside its decisions.
-        shown = until(lambda: _shown(fleet), "the daemon shows the alert", 30.0)
+        shown = until(lambda: _shown(fleet), "the daemon shows the alert")
         assert shown["severity"] == "page"
         assert shown["labels"]["node"] == "node-code"
         assert shown["summary"] == alert["annotations"]["summary"]
@@ -144,15 +149,14 @@ def test_without_the_daemon_engines_gpus_and_gateway_are_still_seen(fleet: LiveF
     until(
         lambda: fleet.query('ALERTS{alertname="ControlPlaneDown",alertstate="firing"}'), "its absence is told"
     )
-    time.sleep(5)  # the daemon's own series are stale by now
-    assert not fleet.query("controlplane_ticks_total")
+    until(lambda: not fleet.query("controlplane_ticks_total"), "its own series are stale")
     daemons = {
         panel["title"]
         for _, panel, asked in queries()
         if all(re.search(r"controlplane_(?!gateway_)|llm:pool_goodput_ratio", expr) for expr in asked)
     }
     # An idle moment empties a ratio; a panel that needs the daemon stays empty.
-    until(lambda: empty_panels(fleet) - before <= daemons | EMPTY.keys(), "the others have data", 30.0)
+    until(lambda: empty_panels(fleet) - before <= daemons | EMPTY.keys(), "the others have data")
     for name in (
         "running_requests",
         "kv_usage_ratio",
@@ -160,4 +164,4 @@ def test_without_the_daemon_engines_gpus_and_gateway_are_still_seen(fleet: LiveF
         "gpu_power_watts",
         "pool_bad_ratio:5m",
     ):
-        assert fleet.query(f"llm:{name}"), name
+        until(lambda name=name: fleet.query(f"llm:{name}"), name)

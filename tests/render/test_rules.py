@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -195,6 +196,11 @@ def instances(server: Prometheus, expr: str) -> set[str]:
     return {one["metric"]["instance"] for one in server.query(expr)}
 
 
+def answered(server: Prometheus, expr: str) -> list[dict[str, Any]]:
+    """What it comes to where there is something: a page that is late leaves a gap."""
+    return until(lambda: server.query(expr), expr)
+
+
 @needs_prometheus
 def test_every_version_has_the_core_series_under_one_name(pages: Prometheus) -> None:
     everybody = instances(pages, "llm:engine_up")
@@ -221,7 +227,10 @@ def test_no_rule_fails_and_both_spellings_count_once(pages: Prometheus) -> None:
     health = json.loads(_get(f"{pages.url}/api/v1/rules"))["data"]["groups"]
     broken = [rule["lastError"] for group in health for rule in group["rules"] if rule.get("lastError")]
     assert not broken
-    by = {one["metric"]["instance"]: one["value"][1] for one in pages.query("llm:running_requests")}
+    by = {}
+    for name in ("twice", "mangled", "vllm-0.32-overload"):
+        (one,) = answered(pages, f'llm:running_requests{{instance="{name}"}}')
+        by[name] = one["value"][1]
     assert by["twice"] == by["mangled"] == by["vllm-0.32-overload"] != "0"
 
 
@@ -231,9 +240,9 @@ def test_two_engines_on_one_page_add_up_and_the_fullest_counts(pages: Prometheus
     running = _largest_by_engine(page, "vllm:num_requests_running")
     kv = _largest_by_engine(page, "vllm:kv_cache_usage_perc")
     assert len(running) == 2
-    (told,) = pages.query('llm:running_requests{instance="vllm-0.32-dp2-api2-overload"}')
+    (told,) = answered(pages, 'llm:running_requests{instance="vllm-0.32-dp2-api2-overload"}')
     assert float(told["value"][1]) == sum(running.values())
-    (told,) = pages.query('llm:kv_usage_ratio{instance="vllm-0.32-dp2-api2-overload"}')
+    (told,) = answered(pages, 'llm:kv_usage_ratio{instance="vllm-0.32-dp2-api2-overload"}')
     assert float(told["value"][1]) == pytest.approx(max(kv.values()))
 
 
@@ -250,5 +259,5 @@ def _largest_by_engine(page: str, name: str) -> dict[str, float]:
 def _get(url: str) -> bytes:
     import urllib.request
 
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return bytes(answer.read())

@@ -58,7 +58,7 @@ class Demo:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
 

@@ -1,6 +1,5 @@
 """The GPUs' page: families of a real exporter, values that follow the engine and its faults."""
 
-import socket
 from pathlib import Path
 
 import msgspec
@@ -127,11 +126,9 @@ def test_an_xid_stands_in_value_and_label_of_its_gpu_alone() -> None:
 
 
 async def test_the_nodes_page_has_all_gpus_and_outlives_an_engine() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = msgspec.structs.replace(FAST, replicas=2, dcgm_port=port)
+    settings = msgspec.structs.replace(FAST, replicas=2, dcgm_port=0)
     async with fleet(settings) as client:
+        port = client.fleet._exporter.addresses[0][1]
         mine = await client.samples("/dcgm/metrics")
         assert {s.labels["gpu"] for s in mine.found} == {"0"}
         await client.break_as(xid={"0": 48}, restart_seconds=60.0)

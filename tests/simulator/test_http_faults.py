@@ -73,9 +73,11 @@ async def test_a_slow_engine_takes_so_many_times_as_long(fault: str) -> None:
 async def test_frozen_gauges_stay_while_counters_move() -> None:
     async with fleet(SLOW) as client:
         engine = client.fleet.listeners[0].replica.drive.engine
+        await client.break_as(slow_factor=100.0)  # or they might have ended before it is frozen
         asking = asyncio.create_task(client.post("/v1/completions", completion(30, n=3)))
         await until(lambda: engine.counters.running == 3)
         await client.break_as(gauges_frozen=True)
+        await client.break_as(slow_factor=1.0)
         await asking
         frozen = await client.samples()
         assert frozen("vllm:num_requests_running") == 3

@@ -15,27 +15,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from controlplane.cli import cli
+from tests.gateway.processes import free_ports
 
 PATIENCE_SECONDS = 60.0
 
 
 def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["simulate", *arguments])
-
-
-def free_port(count: int = 1) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            continue
-        return first
 
 
 @contextmanager
@@ -75,7 +61,7 @@ def serve(*arguments: str) -> list[str]:
 
 
 def test_it_serves_replicas_on_consecutive_ports_until_sigterm(tmp_path: Path) -> None:
-    port = free_port(3)
+    port, _, dcgm_port = free_ports(3)
     options = (
         "--engine",
         "h100-8b",
@@ -86,14 +72,14 @@ def test_it_serves_replicas_on_consecutive_ports_until_sigterm(tmp_path: Path) -
         "--max-num-seqs",
         "7",
     )
-    dcgm = ("--dcgm-port", str(port + 2))
+    dcgm = ("--dcgm-port", str(dcgm_port))
     with running(*serve(*options, "--port", str(port), "--replicas", "2", *dcgm), cwd=tmp_path) as process:
         lines = lines_until(process, f"127.0.0.1:{port + 1}")
         assert lines[0] == "h100-8b: 7 sequences, 50000 tokens of KV cache, max_model_len 4096\n"
         for served in (port, port + 1):
             with urlopen(f"http://127.0.0.1:{served}/v1/models", timeout=30) as answer:
                 assert b'"max_model_len":4096' in answer.read()
-        with urlopen(f"http://127.0.0.1:{port + 2}/metrics", timeout=30) as answer:
+        with urlopen(f"http://127.0.0.1:{dcgm_port}/metrics", timeout=30) as answer:
             assert b'gpu="1"' in answer.read()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def until(what: str, condition: Any, patience_seconds: float = PATIENCE_SECONDS) -> Any:
@@ -65,7 +65,7 @@ class DaemonProcess:
     def get(self, path: str) -> Any:
         """JSON from the API; None while it does not answer or is not ready."""
         try:
-            with urlopen(self.url + path, timeout=30) as answer:
+            with urlopen(self.url + path, timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)
         except (HTTPError, URLError, ConnectionError, TimeoutError):
             return None
@@ -77,7 +77,7 @@ class DaemonProcess:
         )
         request = Request(self.url + path, json.dumps(body).encode(), headers, method=method)
         try:
-            with urlopen(request, timeout=30) as answer:
+            with urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 return int(answer.status)
         except HTTPError as error:
             return error.code

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.agent.watch import Watch
+
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 NEEDS_COMPILER = "no C compiler (cc): the fake NVML library cannot be built"
 
@@ -81,6 +83,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     monkeypatch.setenv("FAKE_NVML", str(made.path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library()))
     return made
+
+
+async def impatient(watch: Watch, seconds: float) -> None:
+    """What takes longer is a hang from here on; the child's start, however slow, was none."""
+    looks, watch._deadline = watch.counts.looks, seconds
+    await until(lambda: watch.counts.looks > looks)
 
 
 async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -12,7 +12,7 @@ from controlplane.daemon.inputs import FleetInputs, outcomes_until
 from controlplane.policy.memory import Memory, PoolMemory
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.probe import ProbeKind, ProbeResult
-from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, Signals, Target
+from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, ScrapeFailure, Signals, Target
 from controlplane.sources.prometheus import Round, RoundCounts
 from controlplane.sources.prometheus_settings import PrometheusSettings
 from controlplane.sources.settings import GatewaySettings, ScrapeSettings, TargetSettings
@@ -37,16 +37,17 @@ def inputs(
 
 
 async def taken(one: FleetInputs, enough: int = 1, *, kind: str = "scrapes") -> list[Samples]:
-    """Poll for real until there is something of a kind."""
+    """Poll for real until there is enough of a kind; what a slow machine had no time for does not count."""
     found: list[Samples] = []
-    for _ in range(200):
-        await one.poll()
-        await asyncio.sleep(0.02)
-        samples, _ = one.take()
-        found.append(samples)
-        if sum(len(getattr(each, kind)) for each in found) >= enough:
-            return found
-    raise AssertionError(f"no {kind}")
+    async with asyncio.timeout(60):
+        while (
+            sum(not isinstance(one, ScrapeFailure) for each in found for one in getattr(each, kind)) < enough
+        ):
+            await one.poll()
+            await asyncio.sleep(0.02)
+            samples, _ = one.take()
+            found.append(samples)
+    return found
 
 
 @pytest.fixture
@@ -63,8 +64,7 @@ async def test_a_target_is_discovered_and_polled(page: bytes) -> None:
         (first, *_, last) = await taken(one, 2)
         assert first.targets == (Target(name, "chat", server.url("/metrics")),)
         assert last.targets is None
-        (scrape, *_) = last.scrapes
-        assert isinstance(scrape, Scrape)
+        scrape = next(one for one in last.scrapes if isinstance(one, Scrape))
         assert (scrape.target, scrape.at) == (name, NOON)
         assert one.counts.scrapes["ok"] >= 2
         assert one.poll_seconds == 0.025
@@ -77,17 +77,17 @@ async def test_health_pages_are_asked_for_and_who_can_be_tried_is_told_once(
     monkeypatch.setenv("SCRAPE_TOKEN", "s3cret")
     auth = {"bearer": {"env": "SCRAPE_TOKEN"}}
     async with serving({"/metrics": ok(page), "/health": ok(b"")}) as server:
-        one = inputs(server, scrape=ScrapeSettings(interval="500ms", timeout="400ms", auth=auth))
+        one = inputs(server, scrape=ScrapeSettings(interval="60s", timeout="50s", auth=auth))
         await one.open()
         await one.discover()
-        found = await taken(one, 2, kind="probes")
+        found = [*await taken(one, kind="probes"), one.take()[0]]
         name = f"127.0.0.1:{server.port}"
         assert [one.triable for one in found] == [frozenset({name}), *[None] * (len(found) - 1)]
         probes = [probe for each in found for probe in each.probes]
         assert {(one.target, one.at, one.kind, one.result) for one in probes} == {
             (name, NOON, ProbeKind.HEALTH, ProbeResult.OK)
         }
-        assert one.counts.probes[ProbeKind.HEALTH, ProbeResult.OK] >= 2
+        assert one.counts.probes[ProbeKind.HEALTH, ProbeResult.OK] == 1
         asked = [request for request in server.requests if request.path == "/health"]
         assert {request.headers["authorization"] for request in asked} == {"Bearer s3cret"}
         await one.close()

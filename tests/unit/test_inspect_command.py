@@ -188,11 +188,11 @@ def engine(**answers: bytes | Script) -> Iterator[Loopback]:
     thread.start()
     context = serving({f"/{path}": answer for path, answer in answers.items()})
     try:
-        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(10)
-        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(10)
+        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(60)
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 

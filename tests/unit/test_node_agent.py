@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
-from nvml_fixture import Script, gpu, library, script, until
+from nvml_fixture import Script, gpu, impatient, library, script, until
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.agent import metrics
@@ -32,9 +32,16 @@ TOKEN = "open-sesame-0123456789"
 NODE = "gpu-node-1"
 
 
+NO_LOOK_SECONDS = 300.0
+"""From one look to the next, where what is told must not be by a look."""
+PATIENCE_SECONDS = 2 * NO_LOOK_SECONDS
+"""For a child, however slow the machine. Whoever waits for a hang gives it less once it has looked: its
+start is no hang."""
+
+
 @asynccontextmanager
-async def watching(interval: float = 0.2, deadline: float = 1.0) -> AsyncIterator[Watch]:
-    watch = Watch(NODE, interval, deadline, boot_id="boot-1")
+async def watching(interval: float = 0.2) -> AsyncIterator[Watch]:
+    watch = Watch(NODE, interval, PATIENCE_SECONDS, boot_id="boot-1")
     task = asyncio.create_task(watch.run())
     try:
         yield watch
@@ -93,14 +100,13 @@ async def test_all_signals_of_a_healthy_gpu(script: Script) -> None:
     assert seen.topology == {"GPU-a": {"GPU-b": "pcie-switches"}, "GPU-b": {"GPU-a": "pcie-switches"}}
 
 
-async def test_an_xid_is_known_at_once(script: Script) -> None:
-    async with watching(interval=5.0, deadline=15.0) as watch:
+async def test_an_xid_is_known_before_the_next_look(script: Script) -> None:
+    async with watching(NO_LOOK_SECONDS) as watch:
         await until(sees(watch))
         version = watch.version
         script.write(gpu("GPU-a") + gpu("GPU-b", "xid 79"))
-        began = time.monotonic()
-        await watch.changed(version, 5.0)
-        assert time.monotonic() - began < 1.0  # well before the next look
+        await watch.changed(version, 60.0)
+        assert watch.counts.looks == 1
         (event,) = report(watch).events
     assert (event.kind, event.code, event.uuid, event.instance) == ("xid", 79, "GPU-b", "")
 
@@ -195,22 +201,23 @@ async def test_mig_instances(script: Script) -> None:
 
 
 async def test_a_hang_is_cannot_see_since_and_ends_when_the_driver_comes_back(script: Script) -> None:
-    async with watching(deadline=0.6) as watch:
+    async with watching() as watch:
         await until(sees(watch))
-        last = report(watch).at
+        await impatient(watch, 0.6)
         script.write(gpu("GPU-a", "nvmlDeviceGetPcieReplayCounter ~600") + gpu("GPU-b"))
         await until(is_blind(watch, "the driver has not answered for 0.6 s"))
         sample = watch.sample()
         assert isinstance(sample, NodeBlind)
         assert sample.since is not None
-        assert abs(sample.since - last) < 1.0
+        assert sample.since == watch.last_look_at
         assert watch.counts.hangs >= 1
+        watch._deadline = PATIENCE_SECONDS
         script.write(gpu("GPU-a") + gpu("GPU-b"))
         await until(sees(watch))
 
 
 async def test_xids_are_still_heard_while_the_looks_hang(script: Script) -> None:
-    async with watching(deadline=3.0) as watch:
+    async with watching() as watch:
         await until(sees(watch))
         script.write(gpu("GPU-a", "nvmlDeviceGetPcieReplayCounter ~600", "late 0.3 xid 119"))
         await until(lambda: watch.counts.events == 1)
@@ -219,7 +226,7 @@ async def test_xids_are_still_heard_while_the_looks_hang(script: Script) -> None
 
 async def test_no_more_children_than_two_are_left_in_the_kernel(tmp_path: Path) -> None:
     """A child that cannot be killed: here one whose death is never noticed, because it is never killed."""
-    watch = Watch(NODE, 0.2, 0.3, command=("sleep", "60"))
+    watch = Watch(NODE, 0.2, 0.3, command=("sleep", "600"))
     kept: list[asyncio.subprocess.Process] = []
     original = asyncio.subprocess.Process.kill
 
@@ -229,7 +236,7 @@ async def test_no_more_children_than_two_are_left_in_the_kernel(tmp_path: Path) 
     asyncio.subprocess.Process.kill = _remember  # type: ignore[method-assign]
     task = asyncio.create_task(watch.run())
     try:
-        await until(lambda: watch.stuck == 2, 15.0)
+        await until(lambda: watch.stuck == 2)
         starts = watch.counts.starts
         await asyncio.sleep(1.5)
         assert watch.counts.starts == starts == 2
@@ -239,7 +246,7 @@ async def test_no_more_children_than_two_are_left_in_the_kernel(tmp_path: Path) 
         asyncio.subprocess.Process.kill = original  # type: ignore[method-assign]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        for child in kept[1:]:
+        for child in kept:
             if child.returncode is None:
                 original(child)
                 await child.wait()
@@ -284,8 +291,9 @@ async def test_a_child_that_is_killed_is_replaced_and_events_go_on(script: Scrip
         starts = watch.counts.starts
         for pid in _children():
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: watch.counts.starts > starts and watch.counts.looks > 3)
-        await asyncio.sleep(0.3)
+        await until(lambda: watch.counts.starts > starts)
+        looks = watch.counts.looks
+        await until(lambda: watch.counts.looks > looks)
         script.write(gpu("GPU-a", "xid 79"))
         await until(lambda: watch.counts.events == 2)
         assert [event.code for event in report(watch).events] == [31, 79]
@@ -339,16 +347,17 @@ async def test_the_endpoint_wants_its_token(script: Script) -> None:
 
 async def test_the_report_says_what_is_known_and_waits_for_news(script: Script) -> None:
     async with (
-        watching(interval=5.0, deadline=15.0) as watch,
+        watching(NO_LOOK_SECONDS) as watch,
         serving(watch) as url,
         aiohttp.ClientSession(headers=AUTHORIZED) as session,
     ):
         await until(sees(watch))
+        asked_at = time.time()
         answer = await session.get(url + "/v1/report")
         first = msgspec.json.decode(await answer.read(), type=ReportAnswer)
         assert isinstance(first.sample, NodeReport)
-        assert abs(first.now - time.time()) < 5.0
-        waiting = asyncio.create_task(session.get(f"{url}/v1/report?after={first.version}&wait=20"))
+        assert asked_at <= first.now <= time.time()
+        waiting = asyncio.create_task(session.get(f"{url}/v1/report?after={first.version}&wait=30"))
         await asyncio.sleep(0.1)
         script.write(gpu("GPU-a", "xid 48") + gpu("GPU-b"))
         news = msgspec.json.decode(await (await waiting).read(), type=ReportAnswer)
@@ -367,19 +376,18 @@ async def test_bad_questions_are_refused(query: str) -> None:
 
 async def test_while_the_driver_hangs_the_endpoint_answers(script: Script) -> None:
     async with (
-        watching(deadline=0.5) as watch,
+        watching() as watch,
         serving(watch) as url,
         aiohttp.ClientSession(headers=AUTHORIZED) as session,
     ):
         await until(sees(watch))
+        await impatient(watch, 0.5)
         script.write(gpu("GPU-a", "nvmlDeviceGetPowerUsage ~600"))
         await until(is_blind(watch))
         for _ in range(5):
-            began = time.monotonic()
-            answer = msgspec.json.decode(
-                await (await session.get(url + "/v1/report")).read(), type=ReportAnswer
-            )
-            assert time.monotonic() - began < 0.5
+            async with asyncio.timeout(60.0):  # the driver takes 600 s
+                said = await (await session.get(url + "/v1/report")).read()
+            answer = msgspec.json.decode(said, type=ReportAnswer)
             assert isinstance(answer.sample, NodeBlind)
             assert answer.sample.since is not None
         page = await (await session.get(url + "/metrics")).text()
@@ -410,14 +418,14 @@ async def test_the_metrics_are_those_of_the_registry(script: Script) -> None:
 # -- from the driver to a decision ---------------------------------------------------------------------
 
 
-async def test_from_an_xid_to_no_new_request_in_two_seconds(script: Script) -> None:
-    """The agent's part and quarantine's: what is left of the two seconds is a tick and a control message."""
+async def test_from_an_xid_to_no_new_request_no_look_is_waited_for(script: Script) -> None:
+    """The agent's part and quarantine's. The seconds of the whole way are measured in tests/gpu."""
     memory, limits = QuarantineMemory(), QuarantineSettings()
     serving_now = tuple(
         ReplicaEvidence(f"chat-{n}", "chat", NODE if n == 0 else f"n{n}", ("GPU-a",) if n == 0 else ())
         for n in range(3)
     )
-    async with watching(interval=5.0, deadline=15.0) as watch:
+    async with watching(NO_LOOK_SECONDS) as watch:
         await until(sees(watch))
 
         def look() -> dict[str, float]:
@@ -428,11 +436,10 @@ async def test_from_an_xid_to_no_new_request_in_two_seconds(script: Script) -> N
 
         assert look() == {}
         version = watch.version
-        began = time.monotonic()
         script.write(gpu("GPU-a", "xid 79") + gpu("GPU-b"))
-        await watch.changed(version, 5.0)
+        await watch.changed(version, 60.0)
         assert list(look()) == ["chat-0"]
-        assert time.monotonic() - began < 1.0
+        assert watch.counts.looks == 1
 
 
 # -- parts ---------------------------------------------------------------------------------------------

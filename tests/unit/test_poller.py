@@ -316,8 +316,8 @@ async def test_a_reader_that_raises_costs_one_scrape(fleet: Fleet) -> None:
 async def polled(answers: dict[str, bytes], *, engine: str = "auto") -> dict[str, Scrape | ScrapeFailure]:
     """One scrape of each path, by path."""
     async with serving(dict(answers)) as server, Client() as client:
-        pages = Pages(tick(), SETTINGS.max_body)
-        poller = Poller(SETTINGS, client.get, pages.reader_for)
+        pages, patient = Pages(tick(), SETTINGS.max_body), ScrapeSettings(interval="60s", timeout="50s")
+        poller = Poller(patient, client.get, pages.reader_for)
         poller.set_targets(tuple(Target(path, "chat", server.url(path), engine) for path in answers), 0.0)
         poller.poll_due(0.0)
         await asyncio.gather(*poller._rounds._tasks)

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gzip
+import socket
 import ssl
 import time
 from pathlib import Path
@@ -27,7 +28,7 @@ def json_ok(body: bytes = BODY, *headers: str) -> bytes:
 
 
 async def ask(
-    url: str, *, seconds: float = 5.0, limit: int = 1 << 20, at: float | None = None, **settings: object
+    url: str, *, seconds: float = 60.0, limit: int = 1 << 20, at: float | None = None, **settings: object
 ) -> Answer:
     """One query in a thread, as the source asks."""
     client = QueryClient(PrometheusSettings.model_validate({"url": url, **settings}), limit_bytes=limit)
@@ -49,13 +50,13 @@ def failed(result: Answer, reason: Reason, *words: str) -> None:
 
 async def test_the_query_its_time_and_its_limit_are_sent() -> None:
     async with serving({PATH: json_ok()}) as server:
-        result = await ask(server.url(""), seconds=5.0, at=1764000600.25)
+        result = await ask(server.url(""), seconds=60.0, at=1764000600.25)
         assert isinstance(result.number, Known)
         assert result.number.value == 7
         query = parse_qs(urlsplit(server.requests[0].path).query)
         assert query["query"] == ["up"]
         assert query["time"] == ["1764000600.250"]
-        assert 4.0 < float(query["timeout"][0]) <= 5.0
+        assert 10.0 < float(query["timeout"][0]) <= 60.0
         await ask(server.url(""))
         assert "time" not in parse_qs(urlsplit(server.requests[1].path).query)
 
@@ -95,9 +96,9 @@ async def test_a_renewed_token_is_taken_up(token: Path) -> None:
             {"url": server.url(""), "auth": {"bearer": {"file": token}}}
         )
         client = QueryClient(settings)
-        await asyncio.to_thread(client.query, "up", time.monotonic() + 5)
+        await asyncio.to_thread(client.query, "up", time.monotonic() + 60)
         await asyncio.to_thread(token.write_text, "renewed")
-        await asyncio.to_thread(client.query, "up", time.monotonic() + 5)
+        await asyncio.to_thread(client.query, "up", time.monotonic() + 60)
         client.close()
         sent = [request.headers["authorization"] for request in server.requests]
         assert sent == [f"Bearer {SECRET}", "Bearer renewed"]
@@ -146,29 +147,27 @@ async def test_a_server_that_hangs() -> None:
     async def hang(_: asyncio.StreamWriter) -> None:
         await never.wait()
 
-    async with serving({PATH: hang}) as server:
-        began = time.monotonic()
+    async with serving({PATH: hang}) as server, asyncio.timeout(60):
         failed(await ask(server.url(""), seconds=0.3), Reason.UNAVAILABLE, "no whole answer within 0.3 s")
-        assert time.monotonic() - began < 5
         never.set()
 
 
 async def test_a_server_that_drips() -> None:
-    """Each byte comes well within the timeout of one read; together they would take a minute."""
+    """Each byte comes well within the timeout of one read; there is no end to them."""
     sent = 0
 
     async def drip(writer: asyncio.StreamWriter) -> None:
         nonlocal sent
-        writer.write(answer(b"", f"Content-Length: {len(BODY)}", kind="application/json"))
-        for i in range(len(BODY)):
-            writer.write(BODY[i : i + 1])
+        writer.write(answer(b"", "Content-Length: 1000000", kind="application/json"))
+        while True:
+            writer.write(b" ")
             await writer.drain()
             sent += 1
             await asyncio.sleep(0.05)
 
     async with serving({PATH: drip}) as server:
-        failed(await ask(server.url(""), seconds=0.4), Reason.UNAVAILABLE, "no whole answer within 0.4 s")
-        assert 0 < sent < len(BODY)
+        while not sent:  # a slow machine may need all of it before the first drop
+            failed(await ask(server.url(""), seconds=0.4), Reason.UNAVAILABLE, "no whole answer within 0.4 s")
 
 
 async def test_without_time_left_nothing_is_asked() -> None:
@@ -206,7 +205,7 @@ def endless(*headers: str) -> tuple[Script, list[int]]:
 async def test_a_body_of_a_gigabyte_is_not_read(headers: tuple[str, ...]) -> None:
     pour, sent = endless(*headers)
     async with serving({PATH: pour}) as server:
-        failed(await ask(server.url(""), seconds=30, limit=1 << 20), Reason.UNAVAILABLE, "over 1048576 bytes")
+        failed(await ask(server.url(""), limit=1 << 20), Reason.UNAVAILABLE, "over 1048576 bytes")
     assert sent[0] < 64 << 20, "what lies in buffers of both ends"
 
 
@@ -221,7 +220,7 @@ async def test_a_redirect_with_a_body_of_a_gigabyte_is_not_read() -> None:
             sent[0] += 65536
 
     async with serving({PATH: pour}) as server:
-        failed(await ask(server.url(""), seconds=30, limit=1 << 20), Reason.UNAVAILABLE, "over 1048576 bytes")
+        failed(await ask(server.url(""), limit=1 << 20), Reason.UNAVAILABLE, "over 1048576 bytes")
     assert sent[0] < 64 << 20
 
 
@@ -263,8 +262,11 @@ async def test_what_is_no_http() -> None:
         failed(await ask(server.url("")), Reason.UNAVAILABLE)
 
 
-async def test_nobody_there_and_no_such_name(unused_tcp_port: int) -> None:
-    failed(await ask(f"http://127.0.0.1:{unused_tcp_port}"), Reason.UNAVAILABLE, "Connection refused")
+async def test_nobody_there_and_no_such_name() -> None:
+    with socket.socket() as silent:  # nobody else gets its port, and it does not listen
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        failed(await ask(f"http://127.0.0.1:{port}"), Reason.UNAVAILABLE, "Connection refused")
     failed(await ask("http://prometheus.invalid:9090"), Reason.UNAVAILABLE, "cannot connect")
 
 
@@ -272,7 +274,7 @@ async def test_the_connection_is_kept() -> None:
     async with serving({PATH: json_ok()}) as server:
         client = QueryClient(PrometheusSettings(url=server.url("")))
         for _ in range(3):
-            await asyncio.to_thread(client.query, "up", time.monotonic() + 5)
+            await asyncio.to_thread(client.query, "up", time.monotonic() + 60)
         client.close()
         assert (len(server.requests), server.connections) == (3, 1)
 

@@ -14,6 +14,7 @@ import pytest
 
 from controlplane.signals.decision import Event
 from controlplane.signals.samples import Target
+from controlplane.sources import dns_sd
 from controlplane.sources import targets as module
 from controlplane.sources.dns_sd import RESOLVE_SECONDS, SystemResolver
 from controlplane.sources.file_sd import LIMIT_BYTES
@@ -469,8 +470,9 @@ async def test_an_srv_question_to_a_name_server_on_loopback(monkeypatch: pytest.
     resolver = dns.asyncresolver.Resolver(configure=False)
     resolver.nameservers = ["127.0.0.1"]
     resolver.port = port
-    resolver.lifetime = 0.5
+    resolver.lifetime = 60.0
     monkeypatch.setattr(dns.asyncresolver, "Resolver", lambda: resolver)
+    monkeypatch.setattr(dns_sd, "_TIMEOUT_SECONDS", 60.0)
     try:
         world = World({"chat": {"dns": "_http._tcp.vllm", "record": "SRV"}})
         world.discovery = Discovery(

@@ -251,14 +251,18 @@ class Terminal:
     def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
         self.process = process
         self._descriptor = descriptor
-        self.text = ""
+        self._shown = b""
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._shown.decode(errors="replace"))
 
     def press(self, keys: str) -> None:
-        self.text = ""
+        self._shown = b""
         os.write(self._descriptor, keys.encode())
 
     def resize(self, columns: int, lines: int) -> None:
-        self.text = ""
+        self._shown = b""
         ioctl(self._descriptor, TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def until(self, words: str, seconds: float = 60.0) -> None:
@@ -271,7 +275,7 @@ class Terminal:
             except OSError:  # nobody has the terminal open any more
                 read = b""
             assert read, f"it ended without {words!r}: {self.text!r}"
-            self.text += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", read.decode(errors="replace"))
+            self._shown += read
 
 
 @contextmanager
@@ -329,7 +333,7 @@ def test_into_a_pipe_it_prints_once() -> None:
             [CONTROLPLANE, "top", "--url", url],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=True,
             env={**os.environ, "COLUMNS": "100"},
         )

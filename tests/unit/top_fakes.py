@@ -36,10 +36,10 @@ def served(daemon: FakeDaemon) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(60)
         yield server.url
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()

@@ -186,7 +186,7 @@ def test_kustomize_builds_each_component_and_all_together(one_of: str, tmp_path:
         }
         (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(head))
         told = subprocess.run(
-            ["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
+            ["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
         )
         assert told.returncode == 0, (components, told.stderr)
         built = list(yaml.safe_load_all(told.stdout))

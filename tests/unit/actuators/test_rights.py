@@ -155,7 +155,7 @@ async def test_who_observes_may_look_and_lead_and_nothing_else(tmp_path: Path) -
     async with world(tmp_path) as cluster:
         for path in ("/api/v1/nodes", "/api/v1/namespaces/serving/pods"):
             assert await cluster.status("GET", path) == 200
-        leader = ByLease(cluster.cluster, LeaseSettings(), "daemon-0")
+        leader = ByLease(cluster.cluster, LeaseSettings.model_validate({"duration": "5m"}), "daemon-0")
         leader.open()
         while leader.term is None and not leader.trouble:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)

@@ -34,7 +34,7 @@ async def test_its_mode_is_what_the_advice_goes_by() -> None:
             assert advice(daemon, "chat").value == value
         (taken,) = dispatch.take((decision(),), daemon.seen, ENFORCE)
         assert taken.outcome == "pending"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not told:  # noqa: ASYNC110 - a turn of the loop
                 await asyncio.sleep(0)
         assert (told[0].mode, told[0].outcome) == (Mode.ENFORCE, "done")

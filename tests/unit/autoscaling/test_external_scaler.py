@@ -72,7 +72,7 @@ class Certificates:
             context = ssl.create_default_context(cadata=self.authority.cert_pem.bytes().decode())
             context.set_alpn_protocols(["h2"])
             with (
-                socket.create_connection(("127.0.0.1", port), 10.0) as plain,
+                socket.create_connection(("127.0.0.1", port), 60.0) as plain,
                 context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped,
             ):
                 shown = wrapped.getpeercert(binary_form=True)
@@ -100,7 +100,7 @@ async def serving(
     scaler = ExternalScaler(daemon, settings)
     scaler.start()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             if daemon.how.leads:
                 await listening(scaler, True)
             yield scaler

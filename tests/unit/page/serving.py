@@ -14,7 +14,7 @@ from controlplane.api.server import ApiServer
 from controlplane.api.settings import ApiSettings
 
 TOKEN = "a-token-for-tests"
-TOGETHER_SECONDS = 10.0
+TOGETHER_SECONDS = 60.0
 
 
 class Served:
