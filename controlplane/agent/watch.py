@@ -6,6 +6,7 @@ of them at a time, for each holds a driver lock that the next would wait for as 
 """
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections import deque
@@ -26,6 +27,7 @@ _MOST_COUNTED = 1_000  # kinds of XIDs by GPU
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BACKOFF_SECONDS = (0.2, 1.0, 5.0, 15.0)
 _GOODBYE_SECONDS = 1.0
+_AT_HAND_SECONDS = 0.1  # what lies in a pipe is read in less
 
 
 class Counts(msgspec.Struct):
@@ -158,6 +160,9 @@ class Watch:
                 async with asyncio.timeout_at(due):
                     text = await child.stdout.readline()
             except TimeoutError:
+                if await self._a_look_is_there(child.stdout):
+                    due = loop.time() + self._deadline
+                    continue
                 self.counts.hangs += 1
                 self._go_blind(f"the driver has not answered for {self._deadline:g} s")
                 return
@@ -169,6 +174,15 @@ class Watch:
                 return
             if self._take(text):
                 due = loop.time() + self._deadline
+
+    async def _a_look_is_there(self, stdout: asyncio.StreamReader) -> bool:
+        """Whether a look lies in the pipe: then it was we who stood still, and not the driver."""
+        with contextlib.suppress(TimeoutError, ValueError):
+            async with asyncio.timeout(_AT_HAND_SECONDS):
+                while text := await stdout.readline():
+                    if self._take(text):
+                        return True
+        return False
 
     def _take(self, text: bytes) -> bool:
         """Take one line over; whether it is a look."""

@@ -210,7 +210,10 @@ class ByLease:
         self._state = Election()
         if leads and lease is not None:
             try:
-                await self._patch(lease, {"spec": {"holderIdentity": "", "renewTime": self._now_text()}})
+                if await self._let_go(lease) is None:
+                    there = await self._get()  # the step that was cut short may have been carried out
+                    if there is not None and there.holder == self._me:
+                        await self._let_go(there)
             except (UnreachableError, _RefusedError) as error:
                 log.warning("the lease is left to end by itself: %s", error)
 
@@ -261,6 +264,9 @@ class ByLease:
             self._keep = taken.kept  # what we had to leave when we led before may be out of date
             self._outrank = self._raises = 0
             self._state = election.holds(taken, sent_at)
+
+    async def _let_go(self, lease: Lease) -> Lease | None:
+        return await self._patch(lease, {"spec": {"holderIdentity": "", "renewTime": self._now_text()}})
 
     async def _get(self) -> Lease | None:
         answered = await self._send("GET", f"{await self._collection()}/{self._settings.name}")

@@ -137,7 +137,8 @@ class Lookout:
             }
             self._look_now.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), 0.5)
+                async with asyncio.timeout(0.5):
+                    await self._look_now.wait()
 
     async def _ask(self, where: Where, gate: asyncio.Semaphore) -> None:
         parts = urlsplit(where.url)

@@ -126,7 +126,8 @@ class PrometheusSource:
         )
         try:
             # Twice the timeout is what an answer may take that stops in its middle.
-            heard = await asyncio.wait_for(asyncio.shield(self._running), 2 * self._settings.timeout + 10)
+            async with asyncio.timeout(2 * self._settings.timeout + 10):
+                heard = await asyncio.shield(self._running)
         except TimeoutError:
             failure = Unknown(Reason.UNAVAILABLE, self._wall(), "a round does not end")
             heard = Heard(failure)

@@ -177,6 +177,18 @@ async def test_a_leader_that_leaves_is_replaced_at_once(site: Site) -> None:
     assert a.leader.seconds_left() == 0
 
 
+async def test_a_leader_that_leaves_in_the_middle_of_a_renewal_lets_go_all_the_same(site: Site) -> None:
+    a, b = site.candidate("a"), site.candidate("b")
+    await a.step()
+    site.wait(2.5)
+    site.api.fail("patch", "leases", times=1, lose="answer")  # it was renewed, and nobody heard of it
+    await a.step()
+    await a.leader.close()
+    assert site.lease["spec"]["holderIdentity"] == ""
+    await b.step()
+    assert b.leader.term is not None
+
+
 async def test_a_paused_leader_writes_nothing_any_more(site: Site) -> None:
     a, b = site.candidate("a"), site.candidate("b")
     await a.step()

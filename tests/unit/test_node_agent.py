@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import msgspec
@@ -214,6 +216,23 @@ async def test_a_hang_is_cannot_see_since_and_ends_when_the_driver_comes_back(sc
         watch._deadline = PATIENCE_SECONDS
         script.write(gpu("GPU-a") + gpu("GPU-b"))
         await until(sees(watch))
+
+
+async def test_to_have_stood_still_ourselves_is_no_hang_of_the_driver() -> None:
+    """What the child said meanwhile comes in the same turn of the loop in which the deadline ends."""
+    loop, stdout = asyncio.get_running_loop(), asyncio.StreamReader()
+    watch = Watch(NODE, 0.2, 0.05)
+
+    def say() -> None:
+        stdout.feed_data(line(Beat(1.0, 0.01, "590.1", {})))
+        stdout.feed_eof()
+
+    reading = asyncio.create_task(watch._read(cast(Any, SimpleNamespace(stdout=stdout))))
+    await asyncio.sleep(0)
+    loop.call_later(0.04, say)
+    time.sleep(0.1)  # noqa: ASYNC251 - this is what it is about
+    await reading
+    assert (watch.counts.looks, watch.counts.hangs) == (1, 0)
 
 
 async def test_xids_are_still_heard_while_the_looks_hang(script: Script) -> None:
