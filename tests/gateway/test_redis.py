@@ -328,9 +328,9 @@ async def test_two_gateways_one_quota(server: RedisServer) -> None:
     """Requests of one tenant through two gateways: together no more than the quota."""
     shared = {
         "redis": {"address": server.address, "interval": "50ms", "timeout": "10s"},
-        "admission": {"mode": "enforce", "other_tenants": {"tokens_per_minute": 1000}},
+        "admission": {"mode": "enforce", "other_tenants": {"tokens_per_minute": 300}},
     }
-    engine = StandIn()
+    engine, began = StandIn(), time.monotonic()
     async with (
         gateway(engine, **shared, name="a") as a,
         gateway(engine2 := StandIn(), **shared, name="b") as b,
@@ -342,9 +342,11 @@ async def test_two_gateways_one_quota(server: RedisServer) -> None:
             response = await (a, b)[i % 2].ask(chat(False, max_tokens=85))
             statuses.append(response.status)
             await asyncio.sleep(0.12)  # longer than two exchanges take
-        # Each is charged what the engine says: 14 tokens. In 5 s about 80 more are refilled.
-        assert statuses.count(200) <= (1000 + 100 + 6 * 17) / 14
-        assert 429 not in statuses[:20]
+        # Each is charged what the engine says, 14 tokens, and 5 a second are refilled; two may be under way
+        # at once. Each by itself would have let in 15.
+        assert statuses.count(200) <= (300 + 5 * (time.monotonic() - began)) / 14 + 2
+        assert 429 not in statuses[:10]
+        assert 429 in statuses
         assert await a.metric("sharing_workers") == 1.0
         assert await a.metric("sharing_failures_total") == 0.0
         assert engine.calls or engine2.calls
