@@ -14,6 +14,7 @@ limit:
     g < 1:                 L = U * ((1 - s) + s * max(0.6, g))
                            U = what was in flight (at most L) where L is in use, else L
     else, L in use:        L = L * ((1 - s) + s * min(g, 1.5));   in slow start  L = L * min(g, 1.5)
+                           by as much of that as it was in use for of the window
     then clamp to floor .. min(0.94 * max_num_seqs, KV ceiling, max_limit)
 
 The margin is an outer loop's (`margin.py`), and so is the share where it must be less than configured: each
@@ -284,7 +285,8 @@ class SloGradient(Parameters):
             growth = 1 - self.smoothing + self.smoothing * growth
         room = LimitReason.SLOW_START if state.starting else LimitReason.ROOM
         reason = worst.near if worst.gradient < fastest else room
-        return replace(state, limit=state.limit * growth, reason=reason, detail=worst.detail)
+        limit = state.limit * (1 + (growth - 1) * _part_in_use(window))
+        return replace(state, limit=limit, reason=reason, detail=worst.detail)
 
     def _in_use(self, state: SloGradientState, window: Window) -> bool:
         return self._use(state, window) >= self.in_use_ratio
@@ -395,6 +397,14 @@ class SloGradient(Parameters):
         if state.limit > max(ceiling, floor):
             return replace(state, limit=max(ceiling, floor), reason=reason, detail=detail)
         return state
+
+
+def _part_in_use(window: Window) -> float:
+    """For which part of the window as many were in flight as at most. What was measured is of all of it, and
+    a burst of a moment says little of how an engine is that is full."""
+    if window.mean_in_flight is None or not window.max_in_flight:
+        return 1.0
+    return min(1.0, window.mean_in_flight / window.max_in_flight)
 
 
 def _gradient(bound: Bound) -> float:
