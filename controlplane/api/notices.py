@@ -1,8 +1,9 @@
 """Tells people elsewhere what was decided: a chat's webhook (Slack's form), Grafana's annotations.
 
-Only what is decided is told, once, in the decision's own sentence. Nobody waits for it: a receiver that is
-slow or away loses notices (they are counted, and the journal has them all), never a tick. The address of a
-chat's webhook is a secret, so it comes from a file, and is in no log.
+Only what is decided is told, once, in the decision's own sentence; but not the steps of limits, which move
+all the time and would drown the rest. Nobody waits for it: a receiver that is slow or away loses notices
+(they are counted, and the journal has them all), never a tick. The address of a chat's webhook is a secret,
+so it comes from a file, and is in no log.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import aiohttp
 from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane.api.state import State
-from controlplane.signals.decision import Decision
+from controlplane.signals.decision import SET_LIMIT, Decision
 from controlplane.signals.snapshot import FleetSnapshot
 
 MOST_WAITING = 200
@@ -38,7 +39,7 @@ class NoticeSettings(BaseModel):
 
 
 class Notices:
-    """Sends each decision to one receiver, from a task of its own."""
+    """Sends decisions to one receiver, from a task of its own."""
 
     def __init__(self, state: State, settings: NoticeSettings) -> None:
         self._settings = settings
@@ -56,7 +57,7 @@ class Notices:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _hear(self, _: FleetSnapshot, decisions: tuple[Decision, ...]) -> None:
-        self._waiting += decisions
+        self._waiting += [decision for decision in decisions if decision.action != SET_LIMIT]
         too_many = len(self._waiting) - MOST_WAITING
         if too_many > 0:
             del self._waiting[:too_many]

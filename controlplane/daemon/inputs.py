@@ -267,6 +267,7 @@ class FleetInputs:
             self._prometheus.close()
         await self._poller.close()
         await self._prober.close()
+        await self._gateways.close()
         await self._client.__aexit__(None, None, None)
 
     async def hear(self) -> None:

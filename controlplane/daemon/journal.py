@@ -49,6 +49,8 @@ _MOST_QUEUED = 120  # entries, so two minutes of a stuck disk
 _MOST_LOST = 1000  # lost ticks whose decisions and events are kept
 _MOST_CUT = 60  # checkpoints a prune may cut off, so that the queue is never held up for long
 _MOST_VACUUMED = 5000  # pages a prune may give back to the file system
+_TOLD_BYTES = 1024  # of a decision or an event with its indexes, about
+_TOLD_SHARE = 4  # each of the two may take so much of the journal's limit: 1 / this
 
 log = logging.getLogger(__name__)
 
@@ -322,13 +324,19 @@ class Journal:
             with file.transaction(connection):
                 connection.execute("DELETE FROM decisions WHERE tick < ? AND action = ?", (first, SET_LIMIT))
         # What belongs to a tick that can still be replayed stays, however old it is.
+        done = "(tick IS NULL OR ?1 IS NULL OR tick < ?1)"
         oldest = now - self.settings.keep_decisions
-        with file.transaction(connection):
-            for table in () if _leapt(connection, oldest, now) else ("decisions", "events"):
+        most = self.settings.journal_limit // _TOLD_SHARE // _TOLD_BYTES
+        leapt = _leapt(connection, oldest, now)
+        for table in ("decisions", "events"):
+            with file.transaction(connection):
+                if not leapt:
+                    connection.execute(f"DELETE FROM {table} WHERE {done} AND at < ?2", (first, oldest))  # noqa: S608 - names of our own
+                counted = connection.execute(f"SELECT count(*) FROM {table} WHERE {done}", (first,))  # noqa: S608
                 connection.execute(
-                    f"DELETE FROM {table} WHERE at < ?1 "  # noqa: S608 - names of our own
-                    "AND (tick IS NULL OR ?2 IS NULL OR tick < ?2)",
-                    (oldest, first),
+                    f"DELETE FROM {table} WHERE seq IN "  # noqa: S608
+                    f"(SELECT seq FROM {table} WHERE {done} ORDER BY seq LIMIT ?2)",
+                    (first, max(0, counted.fetchone()[0] - most)),
                 )
         # The free pages that the next minutes will need stay; giving them back and taking them again is work.
         surplus = _pragma(connection, "freelist_count") - _pragma(connection, "page_count") // 20
@@ -390,7 +398,7 @@ def recover(connection: sqlite3.Connection, path: Path, tick: TickFunction) -> R
             try:
                 if row.at < memory.now:
                     memory = rewind(memory, row.at)
-                _, _, memory = tick(row.samples, memory, row.settings, row.at)
+                _, _, memory = tick(row.samples, memory, row.policy, row.at)
             except Exception:
                 # It went well when it was recorded, so this program is not the one that recorded it.
                 fields = {"tick": row.number}

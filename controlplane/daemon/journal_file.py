@@ -130,13 +130,23 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """One recorded tick: what went in. `number` is the tick's own number."""
+    """One recorded tick: what went in. `number` is the tick's own number.
+
+    The settings are as they were written: `policy` reads them.
+    """
 
     number: int
     segment: int
     at: float
-    settings: PolicySettings
+    settings: PolicySettings | str
     samples: Samples
+
+    @property
+    def policy(self) -> PolicySettings:
+        """Raises ValueError where another version of the program wrote them, whose options are not ours."""
+        if isinstance(self.settings, str):
+            raise ValueError(f"its settings cannot be read: {self.settings}")
+        return self.settings
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -287,7 +297,7 @@ def newest_checkpoint(connection: sqlite3.Connection) -> tuple[Checkpoint | None
 
 def read_ticks(connection: sqlite3.Connection, *, after: int, segment: int | None = None) -> Iterator[Tick]:
     """Ticks whose number is over `after`, of one segment or of all, in their order."""
-    settings: dict[int, PolicySettings] = {}
+    settings: dict[int, PolicySettings | str] = {}
     rows = connection.execute(
         "SELECT tick, segment, at, settings, samples FROM ticks "
         "WHERE tick > ?1 AND (?2 IS NULL OR segment = ?2) ORDER BY tick",
@@ -398,14 +408,15 @@ def _damaged(path: Path, what: str) -> JournalError:
     )
 
 
-def _read_settings(connection: sqlite3.Connection, id_: int) -> PolicySettings:
+def _read_settings(connection: sqlite3.Connection, id_: int) -> PolicySettings | str:
+    """The settings, or why they are not ours."""
     row = connection.execute("SELECT policy FROM settings WHERE id = ?", (id_,)).fetchone()
     if row is None:
         raise DamageError(f"it misses its settings {id_}")
     try:
         return PolicySettings.model_validate_json(row[0])
     except ValueError as error:
-        raise DamageError(f"its settings {id_} cannot be read: {error}") from None
+        return " ".join(str(error).split())
 
 
 def _decision(row: tuple[Any, ...]) -> Decision:

@@ -82,7 +82,7 @@ def _replay_segment(
         if row.number != memory.tick + 1:
             found.compare(False, f"tick {row.number} follows tick {memory.tick}")
         try:
-            snapshot, decisions, memory = tick(row.samples, memory, row.settings, row.at)
+            snapshot, decisions, memory = tick(row.samples, memory, row.policy, row.at)
         except Exception as error:
             found.compare(False, f"tick {row.number} was recorded and fails now: {error!r}")
             memory = msgspec.structs.replace(memory, tick=row.number)

@@ -25,7 +25,9 @@ class DaemonSettings(BaseModel):
     keep_samples: Duration = Field(6 * 3600.0, description="samples older than this are dropped")
     keep_decisions: Duration = Field(30 * 86400.0, description="decisions and events older than this go")
     journal_limit: ByteSize = Field(
-        ByteSize(1 << 30), description="samples beyond this size of the journal are dropped"
+        ByteSize(1 << 30),
+        description="samples beyond this size of the journal are dropped, and of decisions and events what "
+        "is beyond a quarter of it each",
     )
     modes: dict[str, dict[str, Mode]] = Field(
         {}, description="`observe` or `enforce` by actuator and pool; `*` is every other pool"

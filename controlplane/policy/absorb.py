@@ -35,17 +35,12 @@ def absorb(memory: ReplicaMemory, scrape: Scrape, settings: PolicySettings) -> A
     memory, events = _identify(memory, scrape)
     memory = msgspec.structs.replace(memory, progress=_progress(memory, page), previous=before)
     if before is None:
-        carries = {name: goodput.start(_in_flight(page, name, memory.gauges_lag)) for name in page.units}
-        first = msgspec.structs.replace(
-            memory,
-            latest=page,
-            marks=(page,),
-            carries=carries,
-            ready_since=None if memory.was_there else page.at,
-        )
-        return Absorbed(first, None, events)
+        ready_since = None if memory.was_there else page.at
+        return Absorbed(_begun(msgspec.structs.replace(memory, ready_since=ready_since), page), None, events)
     gain = None
     if growth.began_again(before, page):
+        if growth.ran_already(before, page):
+            return _with_another(memory, page, events, settings)
         sentence = f"{memory.target.name} restarted: its counters began again"
         events = (*events, Event(scrape.at, "restart", memory.target.name, Severity.WARNING, sentence))
         memory, gain = _close(memory, settings)  # what was counted up to the last page of the old process
@@ -66,6 +61,29 @@ def absorb(memory: ReplicaMemory, scrape: Scrape, settings: PolicySettings) -> A
     if since >= settings.goodput_cell - settings.poll_interval / 2:
         memory, closed = _close(memory, settings)
         gain = gain if closed is None else add(gain or Totals(), closed)
+    return Absorbed(memory, gain, events)
+
+
+def _begun(memory: ReplicaMemory, page: Mark) -> ReplicaMemory:
+    """The memory that begins with this page: what its counters say came before, nobody knows when."""
+    carries = {name: goodput.start(_in_flight(page, name, memory.gauges_lag)) for name in page.units}
+    return msgspec.structs.replace(memory, latest=page, marks=(page,), carries=carries)
+
+
+def _with_another(
+    memory: ReplicaMemory, page: Mark, events: tuple[Event, ...], settings: PolicySettings
+) -> Absorbed:
+    """The page is of a process that ran beside the one of the page before: no restart, and no growth."""
+    memory, gain = _close(memory, settings)
+    name = memory.target.name
+    sentence = (
+        f"{name}: another process answers, one that ran already when the last page came. Several engines "
+        "behind one address? Each needs a target of its own: what is told is of one or another of them"
+    )
+    if sentence not in memory.told:
+        events = (*events, Event(page.at, "another-process", name, Severity.WARNING, sentence))
+    told = memory.told | {sentence}
+    memory = msgspec.structs.replace(_begun(memory, page), previous=None, told=told)
     return Absorbed(memory, gain, events)
 
 

@@ -18,6 +18,7 @@ from controlplane.signals.samples import Signals
 
 NOTHING = Signals()
 SERVER = "server"
+_CLOCKS_APART_SECONDS = 300.0  # by more the engine's clock and ours hardly differ
 _NEVER_FALL = ("prompt_tokens_total", "generation_tokens_total", "preemptions_total", "finished_total")
 _NEVER_SHRINK = ("ttft", "e2e")
 
@@ -55,6 +56,13 @@ def began_again(earlier: Mark, later: Mark) -> bool:
     if before is not None and now is not None:
         return process_restarted(before, now)
     return any(_fell(earlier.unit(name), signals) for name, signals in later.units.items())
+
+
+def ran_already(earlier: Mark, later: Mark) -> bool:
+    """Whether the process behind the later mark was there at the time of the earlier: its counters did not
+    begin at 0 in between."""
+    start = later.server.numbers.get("start_time")
+    return start is not None and start < earlier.at - _CLOCKS_APART_SECONDS
 
 
 def _fell(earlier: Signals, later: Signals) -> bool:

@@ -8,6 +8,7 @@ What was decided here is seen in the next snapshot, never within the same tick.
 The daemon, the simulator and replay call this one function.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -200,6 +201,7 @@ class _Work:
             return
         self.touched.add(sample.target)
         if isinstance(sample, Scrape):
+            self._look_at_pace(replica, sample)
             absorbed = absorb.absorb(replica, sample, self.settings)
             replica = self._watch(absorbed.memory, "scrape-failing", False)
             replica = self._watch(replica, "not-an-engine", False)
@@ -213,6 +215,27 @@ class _Work:
             loads = pod is not None and pod.loading  # that it does not answer yet is no news
             replica = self._watch(replica, kind, not loads, sample.detail)
         self.replicas[sample.target] = replica
+
+    def _look_at_pace(self, replica: ReplicaMemory, page: Scrape) -> None:
+        """Tell once for a pool that pages come too seldom to know anything between them.
+
+        Prometheus scrapes as it was told to, not as we poll.
+        """
+        latest, previous, settings = replica.latest, replica.previous, self.settings
+        if latest is None or previous is None or replica.failure is not None:
+            return
+        name = replica.target.pool
+        memory, told = self.pools.get(name, PoolMemory()), "pages far apart"
+        apart = min(page.at - latest.at, latest.at - previous.at)
+        if apart + settings.poll_interval <= settings.stale_after or told in memory.told:
+            return
+        sentence = (
+            f"pool {name}: pages come {apart:.0f} s apart, and what is older than "
+            f"{duration_text(settings.stale_after)} is unknown: let them come more often, or raise "
+            f"policy.stale_after to {duration_text(math.ceil(3 * apart))}"
+        )
+        self._event("pages-far-apart", name, Severity.WARNING, sentence)
+        self.pools[name] = msgspec.structs.replace(memory, told=memory.told | {told})
 
     def take_probes(self, samples: Samples) -> None:
         self.triable = self.triable if samples.triable is None else samples.triable
@@ -476,10 +499,15 @@ class _Work:
         return msgspec.structs.replace(seen, conditions=view.active((new.active,)))
 
     def _missed(self, pool: PoolSnapshot) -> tuple[bool | None, str]:
-        """Whether it is proven that the pool misses its objective; not known where little is known."""
-        ratio, slo = pool.goodput.ratio, self.settings.slo(pool.name)
+        """Whether it is proven that the pool misses its objective; not known where little is known.
+
+        A few requests prove no miss, but when they are well, one that was proven is over.
+        """
+        seen, ratio, slo = pool.goodput, pool.goodput.ratio, self.settings.slo(pool.name)
         if ratio is None:
-            return (False if pool.goodput.unknown is Reason.NO_TRAFFIC else None), ""
+            few = seen.good_requests if seen.unknown is Reason.TOO_FEW else None
+            is_well = few is not None and few.high >= slo.objective * seen.requests
+            return (False if is_well or seen.unknown is Reason.NO_TRAFFIC else None), ""
         return ratio.high < slo.objective, (
             f"pool {pool.name}: at most {ratio.high:.1%} of {pool.goodput.requests:.0f} requests were good, "
             f"the objective is {slo.objective:.1%}"

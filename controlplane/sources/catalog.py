@@ -1,7 +1,8 @@
 """Which sample names are worth reading, and what each of them means in which engine's table.
 
 `full()` has every name of every table, `tick()` what the daemon reads. The latter keeps one sample of each
-other name too, so that a page's version is the same whoever looks.
+other name too, so that a page's version is the same whoever looks; but not of adapters, of which a page has
+one more series with each new mix, without end.
 """
 
 import math
@@ -80,7 +81,7 @@ class Catalog:
     def _add(self, table: Dialect, row: Row, spelling: str, selected: bool) -> None:
         bare = not spelling and table.engine != SERVER
         if not selected:
-            if table.engine != SERVER:
+            if table.engine != SERVER and row.kind != "adapters":
                 witness = row.name + ("_count" if row.kind == "histogram" else "")
                 self._use(spelling + witness, Use(table, row, "witness", bare))
             return

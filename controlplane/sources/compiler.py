@@ -226,13 +226,17 @@ class _Compiler:
         return labels.get(self.table.engine_label) or alone
 
     def _capacity(self, builders: dict[str, "_ScopeBuilder"]) -> None:
-        """Blocks times their size where the capacity itself is not printed and one engine has it all."""
-        facts = builders[self.engine_ids[0]].facts
-        if len(self.engine_ids) > 1 or not facts.keys() >= {"kv_blocks", "kv_block_size"}:
-            return
-        if "kv_capacity_tokens" not in builders[self.engine_ids[0]].signals:
-            facts["kv_capacity_tokens"] = facts["kv_blocks"] * facts["kv_block_size"]
-            self.warnings.append("kv_capacity_tokens is blocks x block size: too high for hybrid models")
+        """Blocks times their size where the capacity itself is not printed.
+
+        Where the highest of several engines counts, each of them prints the blocks of all together.
+        """
+        rule = self.table.rule("kv_blocks")
+        engines = len(self.engine_ids) if rule is not None and rule.over == "max" else 1
+        for engine in self.engine_ids:
+            facts, signals = builders[engine].facts, builders[engine].signals
+            if facts.keys() >= {"kv_blocks", "kv_block_size"} and "kv_capacity_tokens" not in signals:
+                facts["kv_capacity_tokens"] = facts["kv_blocks"] * facts["kv_block_size"] / engines
+                self.warnings.append("kv_capacity_tokens is blocks x block size: too high for hybrid models")
 
 
 class _ScopeBuilder:

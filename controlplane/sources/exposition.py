@@ -119,7 +119,8 @@ class Reader:
     """Reads the pages of one target, one after the other. Not to be shared between threads.
 
     `wanted` is asked once for each sample name (again only after `max_memo` other names) and must always give
-    the same answer; None wants every sample. `max_memo` bounds the memo: so many series and one page more.
+    the same answer; None wants every sample. `max_memo` bounds the memo: so many series, or twice those of a
+    page that has more, and one page more.
     """
 
     def __init__(self, wanted: Callable[[str], bool] | None = None, *, max_memo: int = 20_000) -> None:
@@ -232,12 +233,10 @@ class Reader:
 
     def _forget(self) -> None:
         """Empty what is full. What is known of the last page stays, so its layout does not change by this."""
-        if len(self._series) > self._max_memo:
-            self._series.clear()
-        if len(self._braces) > self._max_memo:
-            self._braces.clear()
-        if len(self._names) > self._max_memo:
-            self._names.clear()
+        most = max(self._max_memo, 2 * len(self._known.lines))  # one that a page fills would be of no use
+        for memo in (self._series, self._braces, self._names):
+            if len(memo) > most:
+                memo.clear()
 
 
 def _lines(body: bytes | str) -> list[str]:

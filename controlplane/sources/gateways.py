@@ -5,34 +5,36 @@
 
 A window is told once, whatever a gateway repeats: it is known by gateway, pool and start. Windows that
 cannot be true are left out one by one; each kind of trouble is told when it begins and when it ends.
+
+A gateway keeps what nobody reads for an hour. After we were away that may be more than we take at once, and
+it never gets less by waiting: then only the newest of it is asked for.
 """
 
 import asyncio
 import math
-from typing import Annotated, TypeAlias
 
 import msgspec
 
 from controlplane.signals.decision import Event, Severity
 from controlplane.signals.samples import OutcomeWindow, ReplicaWindow
 from controlplane.signals.size_class import SizeClass
-from controlplane.sources.fetch import Errand, Failed, Fetch
+from controlplane.sources.fetch import Errand, Failed, FailureKind, Fetch
 from controlplane.sources.secrets import Credentials
 from controlplane.sources.settings import GatewaySettings
-
-MOST_WINDOWS = 20_000
-"""Most windows in one answer: 50 pools for over an hour."""
 
 REMEMBERED_SECONDS = 3600.0
 """Windows that ended longer ago than this before the newest are not taken any more."""
 
+PATIENCE_SECONDS = 0.5
+"""So long a read waits for all answers, well under the second after which the next one comes."""
+
+_LONG_ENOUGH_SECONDS = 60.0  # of windows, where all are too much at once; halved until it is little enough
 _CLOCK_TOLERANCE_SECONDS = 60.0
+_BEHIND_SECONDS = 15.0  # windows last a second, and one that has just ended is among those that are read
 _TIMEOUT_SECONDS = 4.0
 _MOST_SIZE_CLASSES = 64
 _MOST_OF_A_SIZE = 1e15
 _MAX_BODY_BYTES = 8 * 1024 * 1024
-
-_Windows: TypeAlias = Annotated[list[OutcomeWindow], msgspec.Meta(max_length=MOST_WINDOWS)]
 
 
 class Gateways:
@@ -40,12 +42,31 @@ class Gateways:
 
     def __init__(self, settings: tuple[GatewaySettings, ...], fetch: Fetch, *, after: float = 0.0) -> None:
         self._gateways = tuple(_Gateway(each, fetch, after) for each in settings)
+        self._asked: dict[_Gateway, asyncio.Task[tuple[list[OutcomeWindow], list[Event]]]] = {}
+        self._patience_seconds: float | None = None  # at first all are heard, or known to be away
 
     async def read(self, at: float) -> tuple[tuple[OutcomeWindow, ...], tuple[Event, ...]]:
-        """New windows and what is to be told, at Unix time `at`. One read at a time."""
-        answers = await asyncio.gather(*(gateway.read(at) for gateway in self._gateways))
+        """New windows and what is to be told, at Unix time `at`. One read at a time.
+
+        From the second read on, who takes long is heard with a later one: one that is gone must not slow down
+        the others.
+        """
+        for gateway in self._gateways:
+            if gateway not in self._asked:
+                self._asked[gateway] = asyncio.create_task(gateway.read(at))
+        if self._asked:
+            await asyncio.wait(self._asked.values(), timeout=self._patience_seconds)
+        self._patience_seconds = PATIENCE_SECONDS
+        ended = [gateway for gateway in self._gateways if self._asked[gateway].done()]
+        answers = [self._asked.pop(gateway).result() for gateway in ended]
         windows = [window for new, _ in answers for window in new]
         return tuple(windows), tuple(event for _, events in answers for event in events)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in self._asked.values():
+            task.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
 
 
 class _Gateway:
@@ -63,17 +84,24 @@ class _Gateway:
         )
         self._newest = after
         self._oldest = after  # windows that ended up to here are known, or too old to tell
+        self._reach_seconds = math.inf  # how far back is asked at most
         self._seen: dict[tuple[str, str, float], float] = {}  # end by (gateway, pool, start)
         self._trouble = ""
 
     async def read(self, at: float) -> tuple[list[OutcomeWindow], list[Event]]:
         # A clock that was set back must not hide the windows that end before the newest we know.
-        after = min(self._newest, at)
+        after = max(min(self._newest, at), at - self._reach_seconds)
         answer = await self._fetch(f"{self._url}/control/v1/outcomes?after={after!r}", self._errand)
+        if isinstance(answer, Failed) and answer.kind is FailureKind.TOO_LARGE:
+            self._reach_seconds = min((at - after) / 2, _LONG_ENOUGH_SECONDS)
+            sentence = f"{answer.detail}: more windows than can be read at once, older ones are left out"
+            return [], self._tell("gateway-windows-left-out", sentence, at)
         if isinstance(answer, Failed):
+            if answer.kind is FailureKind.TIMEOUT:  # perhaps for the same reason
+                self._reach_seconds = min(self._reach_seconds, _LONG_ENOUGH_SECONDS)
             return [], self._tell("gateway-unreachable", answer.detail, at)
         try:
-            windows = msgspec.json.decode(answer.body, type=_Windows)
+            windows = msgspec.json.decode(answer.body, type=list[OutcomeWindow])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return [], self._tell("gateway-unreadable", f"{self._url}: not outcome windows ({error})", at)
         flaws = [flaw for window in windows if (flaw := _flaw(window, at))]
@@ -81,6 +109,12 @@ class _Gateway:
         if flaws:
             count = f"{len(flaws)} of {len(windows)} outcome windows left out"
             return new, self._tell("gateway-windows-left-out", f"{self._url}: {count}: {flaws[0]}", at)
+        behind = at - max((window.end for window in windows), default=at)
+        if behind > _BEHIND_SECONDS:
+            why = (
+                f"its last window ended {behind:.0f} s ago: its clock is behind ours, so it counts as silent"
+            )
+            return new, self._tell("gateway-clock-behind", f"{self._url}: {why}", at)
         return new, self._tell("", f"{self._url}: outcomes are read again", at)
 
     def _is_new(self, window: OutcomeWindow) -> bool:
@@ -90,6 +124,7 @@ class _Gateway:
         self._seen[key] = window.end
         if window.end > self._newest:
             self._newest = window.end
+            self._reach_seconds = math.inf
             oldest = self._newest - REMEMBERED_SECONDS
             if oldest > self._oldest:
                 self._oldest = oldest

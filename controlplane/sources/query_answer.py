@@ -106,6 +106,8 @@ def interpret(status: int, content_type: str | None, body: bytes, now: float) ->
             return _success(envelope, envelope.data, now)
         status = _STATUS_OF_ERROR.get(envelope.error_type, 500)
     reason, retry = _MEANING.get(status, (Reason.UNAVAILABLE, Retry.BACKOFF))
+    if envelope is None:  # said by a proxy on the way, which knows nothing of queries
+        retry = Retry.BACKOFF
     said = f": {_excerpt(envelope.error)}" if envelope is not None and envelope.error else ""
     return _failed(now, reason, f"{told}{_HINTS.get(status, '')}{said}", retry)
 

@@ -99,6 +99,19 @@ async def test_the_annotations_are_those_that_the_dashboards_ask_for() -> None:
     assert set(asked) <= set(bodies("grafana", [decision()])[0]["tags"])
 
 
+async def test_the_steps_of_limits_do_not_drown_what_people_must_know(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    daemon = FakeDaemon()
+    told = Notices(daemon, settings(tmp_path, "slack", receiver.url))
+    steps = [decision(action="set-limit")] * (MOST_WAITING + 1)
+    daemon.tick(decision(sentence="a node is broken"), *steps)
+    await until(lambda: told.sent)
+    await told.close()
+    assert (told.sent, told.lost) == (1, 0)
+    assert "a node is broken" in receiver.got[0][1]["text"]
+
+
 async def test_ticks_without_decisions_send_nothing(receiver: Receiver, tmp_path: Path) -> None:
     daemon = FakeDaemon()
     told = Notices(daemon, settings(tmp_path, "slack", receiver.url))

@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.policy import view
+from controlplane.policy.growth import Mark
 from controlplane.signals.reading import Reason
 from controlplane.signals.samples import Scrape, ScrapeFailure, Signals
 from controlplane.sources.catalog import INFERENCE_PATHS, TICK_SIGNALS, Catalog, full, tick
 from controlplane.sources.compiler import LONGEST_LABEL, MOST_ENGINES, MOST_MODELS, MOST_PARTS
 from controlplane.sources.dialect import Translator
 from controlplane.sources.dialects import ENGINES, SERVER, Dialect, Row, dialect, engines
-from controlplane.sources.exposition import Reader
+from controlplane.sources.exposition import MOST_SERIES, Reader
 from controlplane.sources.version import Bound, VersionRange, version_range
 
 CAPTURES = Path(__file__).parents[1] / "data" / "captures"
@@ -349,6 +351,16 @@ def test_new_adapters_change_the_layout_and_are_seen() -> None:
         assert result.engines["0"].by["lora_info"] == {f"a{i}": 1}
 
 
+def test_mixes_of_adapters_without_end_do_not_blind_the_daemon() -> None:
+    """vLLM prints one series more for each mix of adapters it ever ran: in the end most of a page."""
+    mixes = "".join(
+        f'vllm:lora_requests_info{{running_lora_adapters="a{i}",waiting_lora_adapters="b"}} 1.764e9\n'
+        for i in range(MOST_SERIES + 1)
+    )
+    page = scrape(f'vllm:num_requests_running{{engine="0",model_name="m"}} 3\n{mixes}', tick())
+    assert page.engines["0"].numbers["running"] == 3
+
+
 def test_facts_stand_in_labels_and_may_be_missing_there() -> None:
     def info(**labels: str) -> str:
         text = ",".join(f'{name}="{value}"' for name, value in labels.items())
@@ -368,12 +380,15 @@ def test_facts_stand_in_labels_and_may_be_missing_there() -> None:
     assert "kv_capacity_tokens" not in none.numbers
 
 
-def test_blocks_times_size_is_not_guessed_for_several_engines() -> None:
+def test_blocks_that_each_of_several_engines_prints_are_those_of_all_together() -> None:
+    """As in all releases of vLLM before they print the capacity itself; taken as each engine's own they would
+    promise room for as many times the tokens as there are engines."""
     page = scrape(
         'vllm:cache_config_info{engine="0",num_gpu_blocks="128",block_size="32"} 1\n'
         'vllm:cache_config_info{engine="1",num_gpu_blocks="128",block_size="32"} 1\n'
     )
-    assert all("kv_capacity_tokens" not in engine.numbers for engine in page.engines.values())
+    assert [engine.numbers["kv_capacity_tokens"] for engine in page.engines.values()] == [2048, 2048]
+    assert view.kv_tokens(Mark(page.at, page.engines, page.server)) == 4096
 
 
 # --- values that are none -------------------------------------------------------------------------------

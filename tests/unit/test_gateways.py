@@ -1,5 +1,6 @@
 """Outcome windows from gateways: each told once, whatever the gateway does."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -129,6 +130,18 @@ async def test_a_clock_that_is_set_back_hides_no_window(fake: FakeGateway, gatew
     assert fake.urls[-1].endswith(f"after={NOON - 2990}")
 
 
+async def test_a_gateway_whose_clock_is_behind_is_told_once(fake: FakeGateway, gateways: Gateways) -> None:
+    """Its windows are too old to count for anything, which looks like a gateway without requests."""
+    for i in range(3):
+        fake.has(window(NOON - 40 + i))
+        windows, events = await gateways.read(NOON + i)
+        assert len(windows) == 1
+        assert [event.kind for event in events] == ["gateway-clock-behind"] * (i == 0)
+    fake.has(window(NOON))
+    _, (event,) = await gateways.read(NOON + 10)
+    assert event.kind == "gateway-recovered"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -189,12 +202,39 @@ async def test_what_is_no_list_of_windows_is_told_once(
     assert await gateways.read(NOON) == ((), ())
 
 
-async def test_too_many_windows_are_refused(
-    fake: FakeGateway, gateways: Gateways, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.has(*(window(NOON + i) for i in range(module.MOST_WINDOWS + 1)))
+async def test_what_piled_up_while_we_were_away_makes_us_not_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway keeps an hour of windows: with many replicas far more than is taken in one answer."""
+    kept = [window(NOON - 3600 + i, end=NOON - 3599 + i) for i in range(3600)]
+    asked: list[float] = []
+
+    async def fetch(url: str, errand: Errand) -> Answer | Failed:
+        after = float(url.partition("after=")[2])
+        asked.append(after)
+        body = msgspec.json.encode([one for one in kept if one.end > after])
+        if len(body) > errand.max_body_bytes:
+            return Failed(FailureKind.TOO_LARGE, f"{URL}: the body is over {errand.max_body_bytes} bytes")
+        return Answer({}, body)
+
+    size = len(msgspec.json.encode(kept[0]))
+    monkeypatch.setattr(module, "_MAX_BODY_BYTES", 20 * size)
+    gateways = Gateways((SETTINGS,), fetch, after=NOON - 3600)
     windows, (event,) = await gateways.read(NOON)
-    assert (windows, event.kind) == ((), "gateway-unreadable")
+    assert (windows, event.kind) == ((), "gateway-windows-left-out")
+    reads = [await gateways.read(NOON + i) for i in (0, 0, 0)]
+    assert [len(windows) for windows, _ in reads] == [0, 0, 15]
+    assert [event.kind for _, events in reads for event in events] == ["gateway-recovered"]
+    kept.append(window(NOON, end=NOON + 1))
+    windows, _ = await gateways.read(NOON + 1)
+    assert windows == (kept[-1],)
+    assert asked[-1] == NOON
+
+
+async def test_who_does_not_answer_in_time_is_asked_for_less(fake: FakeGateway) -> None:
+    gateways = Gateways((SETTINGS,), fake.fetch, after=NOON - 3600)
+    fake.answer = Failed(FailureKind.TIMEOUT, f"{URL}: no whole answer within 4 s")
+    await gateways.read(NOON)
+    await gateways.read(NOON)
+    assert [float(url.partition("after=")[2]) for url in fake.urls] == [NOON - 3600, NOON - 60]
 
 
 async def test_a_gateway_that_is_away_is_told_once_and_so_is_its_return(
@@ -209,6 +249,35 @@ async def test_a_gateway_that_is_away_is_told_once_and_so_is_its_return(
     fake.has(window(NOON - 10))
     windows, (event,) = await gateways.read(NOON)
     assert (len(windows), event.kind, event.severity) == (1, "gateway-recovered", "info")
+
+
+async def test_a_gateway_that_is_gone_slows_down_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost node swallows what is sent to it: each question to its gateway lasts till the timeout."""
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
+    answers, asked = asyncio.Event(), []
+    answers.set()
+
+    async def fetch(url: str, errand: Errand) -> Answer | Failed:
+        asked.append(url)
+        if not url.startswith("http://gone"):
+            return Answer({}, msgspec.json.encode([window(NOON + 10 * len(asked))]))
+        await answers.wait()
+        return (
+            Failed(FailureKind.TIMEOUT, "no whole answer within 4 s") if len(asked) > 2 else Answer({}, b"[]")
+        )
+
+    gone = GatewaySettings.model_validate({"url": "http://gone:9000", "token": {"env": "GATEWAY_TOKEN"}})
+    gateways = Gateways((gone, SETTINGS), fetch)
+    await gateways.read(NOON + 40)
+    answers.clear()
+    for i in range(1, 4):
+        windows, events = await gateways.read(NOON + 60 + i)
+        assert (len(windows), events) == (1, ())
+    assert sum(url.startswith("http://gone") for url in asked) == 2
+    answers.set()
+    _, (event,) = await gateways.read(NOON + 64)
+    assert (event.kind, event.target) == ("gateway-unreachable", "http://gone:9000")
+    await gateways.close()
 
 
 async def test_over_loopback_with_a_token_from_a_file(client: Client, tmp_path: Path) -> None:

@@ -140,6 +140,23 @@ def test_a_tick_that_fails_now_is_left_out_and_what_follows_is_after_a_gap(path:
     assert [gap for (gap,) in rows(path, "SELECT gap FROM segments ORDER BY id")] == [0, 1]
 
 
+def test_an_upgrade_that_knows_an_option_no_more_starts_and_leaves_out_the_ticks_of_it(path: Path) -> None:
+    with opened(path) as journal:
+        writer = Writer(journal)
+        for i in range(1, 4):
+            writer.tick(page(float(i)))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("UPDATE settings SET policy = json_set(policy, '$.gone', 1)")
+        other.commit()
+    with opened(path) as journal:
+        assert journal.memory.tick == 3
+        Writer(journal, now=journal.last_at).tick(page(7.0))
+        written(journal)
+    found = replay(path, small_tick)
+    assert (found.ticks, found.different) == (1, 3)
+    assert "its settings cannot be read" in found.first_difference
+
+
 # -- kill -9 ---------------------------------------------------------------------------------------
 
 _KILLED = """
@@ -463,6 +480,24 @@ def test_a_journal_that_is_too_large_loses_its_oldest_samples_and_shrinks(path: 
     assert path.stat().st_size <= limit * 1.1  # some free pages stay
     (count,) = rows(path, "SELECT count(*) FROM ticks")[0]
     assert 0 < count < 200
+    assert replay(path, small_tick).different == 0
+
+
+def test_what_is_told_too_often_goes_before_it_fills_the_disk_and_leaves_room_for_samples(path: Path) -> None:
+    limit = 1 << 20
+    with opened(path, journal_limit=limit) as journal:
+        writer = Writer(journal)
+        for _ in range(10):
+            notes = tuple(note("n" * 800, writer.now) for _ in range(300))
+            writer.tick(page(1.0, writer.now), notes=notes)
+        written(journal)
+        journal.prune(writer.now)
+        written(journal)
+        assert len(journal.events(Matching())) == limit // 4 // 1024
+        assert rows(path, "SELECT count(*) FROM ticks") == [(10,)]
+        journal.prune(writer.now)
+        written(journal)
+    assert path.stat().st_size <= limit * 1.1
     assert replay(path, small_tick).different == 0
 
 

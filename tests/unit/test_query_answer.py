@@ -130,6 +130,7 @@ def test_an_error_that_lost_its_status_on_the_way_is_still_the_error() -> None:
     ("status", "what"),
     [
         (302, Reason.UNAVAILABLE),
+        (400, Reason.CONFIGURATION_ERROR),
         (401, Reason.CONFIGURATION_ERROR),
         (403, Reason.CONFIGURATION_ERROR),
         (404, Reason.CONFIGURATION_ERROR),

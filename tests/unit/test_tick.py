@@ -15,6 +15,7 @@ from controlplane.signals.interval import exactly
 from controlplane.signals.reading import Known, Quality, Reason, Unknown, known
 from controlplane.signals.samples import OutcomeWindow, Samples, Scrape, ScrapeFailure, Signals
 from controlplane.signals.snapshot import Denominator, FleetSnapshot, ReplicaState, Trend
+from controlplane.signals.units import duration_text
 
 SETTINGS = PolicySettings()
 
@@ -112,6 +113,26 @@ def test_a_restart_whose_new_counters_have_outgrown_the_old_is_seen_by_its_start
     assert seen.replicas["r0"].restarts == 1
 
 
+def test_engines_that_share_an_address_do_not_restart_with_each_page_nor_count_their_lives_again() -> None:
+    """A Service or a proxy is the target: each page is of another engine, all of which ran for long."""
+    loop, one, other = Loop(), FakeReplica(), FakeReplica()
+    other.start_time = NOON - 7200
+    one.engine.serve(1000)
+    other.engine.serve(5000)
+    for k in range(24):
+        r, now = (one, other)[k % 2], NOON + 5 * k
+        r.engine.serve(1)
+        seen = loop(samples(r, at=now), now)
+    assert loop.kinds() == ["replica-joined", "another-process"]
+    assert seen.replicas["r0"].restarts == 0
+    assert seen.pools["chat"].totals.finished == 0.0
+    assert isinstance(seen.replicas["r0"].load.requests_per_second, Unknown)
+    for k in range(24, 27):  # from now on always the same
+        one.engine.serve(10)
+        seen = loop(samples(one, at=NOON + 5 * k), NOON + 5 * k)
+    assert known(seen.replicas["r0"].load.requests_per_second) == pytest.approx(2.0)
+
+
 def test_one_failed_scrape_changes_nothing_and_three_are_told_once() -> None:
     loop, r = Loop(), FakeReplica()
     r.engine.gauges["running"] = 2.0
@@ -145,6 +166,18 @@ def test_silence_makes_a_replica_unknown_without_any_sample() -> None:
     seen = loop(Samples(), NOON + 21)
     assert seen.replicas["r0"].state is ReplicaState.UNREACHABLE
     assert isinstance(seen.pools["chat"].load.running, Unknown)
+
+
+@pytest.mark.parametrize(("apart", "is_told"), [(5, False), (15, False), (30, True), (60, True)])
+def test_pages_that_come_too_seldom_are_told_once_for_a_pool(apart: int, is_told: bool) -> None:
+    """Prometheus scrapes once a minute unless it was told otherwise: nothing would ever be known."""
+    loop, *replicas = Loop(), FakeReplica("r0"), FakeReplica("r1")
+    for k in range(6):
+        loop(samples(*replicas, at=NOON + apart * k), NOON + apart * k)
+    assert loop.kinds().count("pages-far-apart") == is_told
+    if is_told:
+        sentence = next(event.sentence for event in loop.events if event.kind == "pages-far-apart")
+        assert f"policy.stale_after to {duration_text(3.0 * apart)}" in sentence
 
 
 def test_a_wrong_page_is_not_an_engine_and_not_zero() -> None:
@@ -267,6 +300,19 @@ def test_a_proven_miss_of_the_objective_is_told_once_it_lasts() -> None:
         loop(samples(r, at=NOON + 10 * k), NOON + 10 * k)
     assert loop.judged() == [("chat", "objective-missed")]
     assert "95.0%" in loop.decisions[0].sentence
+
+
+@pytest.mark.parametrize(("ttft", "is_over"), [(0.1, True), (9.0, False)])
+def test_a_miss_is_over_in_a_quiet_night_where_the_few_requests_are_well(ttft: float, is_over: bool) -> None:
+    loop, r = Loop(), FakeReplica()
+    for k in range(10):
+        r.engine.serve(30, ttft=9.0)
+        loop(samples(r, at=NOON + 10 * k), NOON + 10 * k)
+    for k in range(10, 60):
+        r.engine.serve(1, ttft=ttft)
+        seen = loop(samples(r, at=NOON + 10 * k), NOON + 10 * k)
+    assert seen.pools["chat"].goodput.unknown is Reason.TOO_FEW
+    assert (seen.pools["chat"].conditions == ()) == is_over
 
 
 def test_saturation_needs_to_last() -> None:
