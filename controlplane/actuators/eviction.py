@@ -2,6 +2,7 @@
 
 An eviction that is asked for twice is done once: a pod that is gone, or is ending, needs nothing. Nor does
 another pod of the same name, as a StatefulSet makes it elsewhere: where its UID is known, only that one goes.
+A pod that nobody owns would be gone for good: it stays.
 """
 
 from collections.abc import Callable
@@ -63,6 +64,8 @@ class EvictionActuator:
         }
         seen = self._snapshot()
         known = seen.pods.get(pod) if seen is not None else None
+        if known is not None and not known.owner:
+            return "it has no owner that would make another"
         if known is not None and known.uid:
             body["deleteOptions"] = {"preconditions": {"uid": known.uid}}
         path = f"{objects.pod(pod)}/eviction"

@@ -1,7 +1,8 @@
 """How many replicas each pool should have: a look each 15 seconds, and a change is a decision.
 
-* What gateways tell is added up between two looks. Where none is heard, the engines' own pages tell what
-  they do and what waits in them, but nobody tells what was refused.
+* What gateways tell is added up between two looks. How long a token takes is the page's word where all
+  answers came whole: those show nothing before they end. Where no gateway is heard, the engines' own pages
+  tell what they do and what waits in them, but nobody tells what was refused.
 * A replica of which a gateway sees answers is ready, whatever its scrapes say. One that is quarantined is
   not.
 * Pods and targets that were never ready load, since they were first seen. How long that takes is learned of
@@ -210,17 +211,37 @@ def _seen(memory: ScaleMemory, pool: PoolMemory, round_: Round, now: float) -> P
         arrived=None if unknown else came * worth,
         shed=gathered.shed > 0,
         backlog=queued * worth,
-        replicas=tuple(
-            gathering.replica_seen(name, gathered.replicas.get(name, ReplicaSums()), mix, seconds)
-            for name in (replica.target.name for replica in ready)
-        ),
+        replicas=tuple(_of_gateways(replica, memory, seconds) for replica in ready),
     )
+
+
+def _of_gateways(replica: ReplicaMemory, memory: ScaleMemory, seconds: float) -> ReplicaSeen:
+    """One replica by what gateways saw of it, and its page where they saw no token come."""
+    name = replica.target.name
+    sums = memory.gathered.replicas.get(name, ReplicaSums())
+    seen = gathering.replica_seen(name, sums, memory.mix, seconds)
+    return seen if sums.gaps else replace(seen, step_seconds=_step_of_page(replica, memory.end))
+
+
+def _step_of_page(replica: ReplicaMemory, since: float) -> float | None:
+    """Seconds that a token takes by the two newest pages; None where the newest is older than `since`.
+
+    Of no longer ago: held against what is in flight now, the mean of a minute of swings is nonsense. An
+    engine that tells no gaps tells the mean of each request.
+    """
+    previous, latest = replica.previous, replica.latest
+    if previous is None or latest is None or replica.failure is not None or latest.at <= since:
+        return None
+    gaps, each = (growth.merged(previous, latest, name) for name in ("itl", "tpot"))
+    if gaps is not None and gaps.mean is not None:
+        return gaps.mean / growth.tokens_a_gap(previous, latest)
+    return None if each is None else each.mean
 
 
 def _scraped(memory: ScaleMemory, ready: Sequence[ReplicaMemory], now: float) -> PoolSeen:
     """The same from the engines' pages alone."""
     seconds = now - memory.end
-    parts = [_of_page(replica, seconds) for replica in ready]
+    parts = [_of_page(replica, memory.end, seconds) for replica in ready]
     works = [part.work for part, _ in parts]
     complete = bool(parts) and None not in works and all(waiting is not None for _, waiting in parts)
     work = sum(work for work in works if work is not None)
@@ -239,23 +260,19 @@ def _scraped(memory: ScaleMemory, ready: Sequence[ReplicaMemory], now: float) ->
     )
 
 
-def _of_page(replica: ReplicaMemory, seconds: float) -> tuple[ReplicaSeen, float | None]:
+def _of_page(replica: ReplicaMemory, since: float, seconds: float) -> tuple[ReplicaSeen, float | None]:
     """One replica by its page, and what waits in it."""
     name, view = replica.target.name, replica.view
     if view is None or view.state is not ReplicaState.UP:
         return ReplicaSeen(name=name), None
     load = view.load
     prompts, outputs = known(load.prompt_tokens_per_second), known(load.generation_tokens_per_second)
-    gaps = replica.window.get("itl")
-    at_once = 1.0
-    if replica.previous is not None and replica.latest is not None:
-        at_once = growth.tokens_a_gap(replica.previous, replica.latest)
     one = ReplicaSeen(
         name=name,
         work=None if prompts is None or outputs is None else work_of(prompts, outputs) * seconds,
         in_flight=known(load.running),
         limit=None if replica.limit is None else float(replica.limit.slots),
-        step_seconds=None if gaps is None or gaps.mean is None else gaps.mean / at_once,
+        step_seconds=_step_of_page(replica, since),
     )
     return one, known(load.waiting)
 

@@ -82,17 +82,30 @@ _GAUGES = (
         "gpu_recovery_action",
         "",
         "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset",
-        ("GET_GPU_RECOVERY_ACTION",),
+        ("GPU_RECOVERY_ACTION", "GET_GPU_RECOVERY_ACTION"),
     ),
     _Field("gpu_pcie_link_width", "", "Lanes of the PCIe link in use", ("PCIE_LINK_WIDTH",)),
     _Field("gpu_pcie_max_link_width", "", "Lanes that the PCIe link can have", ("PCIE_MAX_LINK_WIDTH",)),
 )
 _PROFILING = (
-    _Field("gpu_active_ratio", "ratio", "Share of time in which it computed", ("GR_ENGINE_ACTIVE",)),
     _Field(
-        "gpu_tensor_active_ratio", "ratio", "Share of cycles of the tensor pipes", ("PIPE_TENSOR_ACTIVE",)
+        "gpu_active_ratio",
+        "ratio",
+        "Share of time in which it computed",
+        ("GR_ENGINE_UTIL_RATIO", "GR_ENGINE_ACTIVE"),
     ),
-    _Field("gpu_dram_active_ratio", "ratio", "Share of cycles of the memory interface", ("DRAM_ACTIVE",)),
+    _Field(
+        "gpu_tensor_active_ratio",
+        "ratio",
+        "Share of cycles of the tensor pipes",
+        ("TENSOR_UTIL_RATIO", "PIPE_TENSOR_ACTIVE"),
+    ),
+    _Field(
+        "gpu_dram_active_ratio",
+        "ratio",
+        "Share of cycles of the memory interface",
+        ("DRAM_UTIL_RATIO", "DRAM_ACTIVE"),
+    ),
 )
 _COUNTERS = (
     _Field(
@@ -160,16 +173,26 @@ def groups(gpu_job: str) -> tuple[Group, ...]:
             node,
         )
     )
-    pods = ("cluster", "UUID", "namespace", "pod")
     rules.append(
         Recording(
             "llm:gpu_pod",
-            f'max {by(*pods)} (DCGM_FI_DEV_FB_USED{{pod!=""}} * 0 + 1)',
+            _pods(gpu_job),
             "1 for the pod that a GPU is given to, where the exporter knows pods",
-            keeps=pods,
+            keeps=("cluster", "UUID", "namespace", "pod"),
         )
     )
     return (Group("llm-gpu", tuple(rules)),)
+
+
+def _pods(gpu_job: str) -> str:
+    """The pods that the exporter names. Where its own pod is a label of the target, as on Kubernetes, theirs
+    stand in `exported_pod`, and rows of a GPU that nobody has bear its own."""
+    rows = "DCGM_FI_DEV_FB_USED"
+    told = f'label_replace({rows}{{exported_pod!=""}}, "pod", "$1", "exported_pod", "(.+)")'
+    told = f'label_replace({told}, "namespace", "$1", "exported_namespace", "(.+)")'
+    own = f'unless on (cluster, job, instance, pod) up{{job=~"{gpu_job}"}}'
+    plain = f'({rows}{{exported_pod="",pod!=""}} {own})'
+    return f"max by (cluster, UUID, namespace, pod) (\n  {told}\n  or {plain}\n) * 0 + 1"
 
 
 def _recording(field: _Field, expr: str, suffix: str = "") -> Recording:

@@ -12,10 +12,12 @@ _LEAVING = (
     "aws-node-termination-handler/rebalance-recommendation",
     "aws-node-termination-handler/asg-lifecycle-termination",
     "cloud.google.com/impending-node-termination",
-    "karpenter.sh/disrupted",
     "ToBeDeletedByClusterAutoscaler",
 )
-"""Taints by which programs say that a node is about to go."""
+"""Taints by which programs say that a node is about to go. Karpenter's is none: it stands on the node for as
+long as a replacement takes to start, and is taken off where none does. What it ends it deletes."""
+
+_DELETED = "deleted"
 
 
 class _Taint(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,6 +51,7 @@ def facts(node: Node, rack_label: str | None) -> NodeFacts:
     """What the cluster says of a node."""
     labels, notes = node.metadata.labels or {}, node.metadata.annotations or {}
     taints = {(taint.key, taint.effect) for taint in node.spec.taints or ()}
+    deleted = "" if node.metadata.deletion_timestamp is None else _DELETED
     ready = next((one.status for one in node.status.conditions or () if one.type == "Ready"), "Unknown")
     return NodeFacts(
         name=node.metadata.name,
@@ -61,5 +64,5 @@ def facts(node: Node, rack_label: str | None) -> NodeFacts:
         hands_off=notes.get(marks.HANDS_OFF) == "true",
         probe_passed=notes.get(marks.PROBE_PASSED, ""),
         uid=node.metadata.uid,
-        leaving=next((key for key in _LEAVING if any(taint == key for taint, _ in taints)), ""),
+        leaving=next((key for key in _LEAVING if any(taint == key for taint, _ in taints)), deleted),
     )

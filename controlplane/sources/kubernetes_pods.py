@@ -1,5 +1,6 @@
 """From pods as the API server has them to what we know of them. Pure."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -9,6 +10,8 @@ from controlplane.signals.pod import DELETION_COST, OURS, PodFacts
 _TEMPLATE_HASH = "pod-template-hash"
 _CONDITIONS = ("Ready", "ContainersReady", "PodScheduled", "DisruptionTarget")
 _FALLBACK_PORT = 8000  # vLLM's
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Names the pod's own container; meshes that put theirs before it write it."""
 
 
 class Owner(msgspec.Struct, frozen=True, rename="camel"):
@@ -105,7 +108,9 @@ def facts(pod: Pod, place: Place) -> PodFacts:
     metadata, status = pod.metadata, pod.status
     labels = metadata.labels or {}
     conditions = {condition.type: condition for condition in status.conditions or ()}
-    engine, port = _engine(pod.spec.containers, place.port)
+    first = (metadata.annotations or {}).get(_DEFAULT_CONTAINER, "")
+    containers = sorted(pod.spec.containers, key=lambda container: container.name != first)
+    engine, port = _engine(containers, place.port)
     running = _container(status, engine)
     started_at = seconds(running.state.running.started_at) if running and running.state.running else None
     deleted, grace = seconds(metadata.deletion_timestamp), metadata.deletion_grace_period_seconds or 0
@@ -148,7 +153,7 @@ def seconds(time: datetime | None) -> float | None:
 
 
 def _engine(
-    containers: tuple[_Container, ...], wanted: int | str | None
+    containers: Sequence[_Container], wanted: int | str | None
 ) -> tuple[_Container | None, int | None]:
     """The container that serves and its port; sidecars have others."""
     declared = [(container, port) for container in containers for port in container.ports or ()]

@@ -65,7 +65,9 @@ class Gpus:
         self.engines = {f"r{n}": (FakeReplica(f"r{n}"), self.fleet.names[n]) for n in range(4)}
         labels = {"app": "vllm", LABEL: "true"}
         site.api.create(*(node(name) for name in self.fleet.names))
-        site.api.create(*(pod(name, node=on, labels=labels) for name, (_, on) in self.engines.items()))
+        owner = "ReplicaSet", "vllm-7d9f8b6c5"
+        pods = (pod(name, node=on, labels=labels, owner=owner) for name, (_, on) in self.engines.items())
+        site.api.create(*pods)
 
     def samples(self) -> Samples:
         self.fleet.now = self.site.now

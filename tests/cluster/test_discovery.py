@@ -26,7 +26,7 @@ from controlplane.signals.decision import Event
 from controlplane.signals.node import Mark, Placement
 from controlplane.signals.pod import PodFacts, PodNews
 from controlplane.signals.samples import Samples, Target
-from controlplane.sources import kubernetes_mirror
+from controlplane.sources import kubernetes_mirror, kubernetes_nodes
 from controlplane.sources.fetch import Errand, Failed
 from controlplane.sources.gpu_settings import GpuNodeSettings, GpuSettings
 from controlplane.sources.gpu_watch import GpuWatch
@@ -421,6 +421,9 @@ def test_port_by_number_by_name_or_as_declared() -> None:
     assert read(two, "api").url == "http://10.0.0.1:9000"
     assert read(two, "api").image == "v"
     assert read(two).url == "http://10.0.0.1:15000"
+    two["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "vllm"}  # as meshes do
+    assert (read(two).url, read(two, 7000).image) == ("http://10.0.0.1:9000", "v")
+    del two["metadata"]["annotations"]
     assert read(two, "nothing").url == ""
     two["spec"]["containers"][1]["ports"][0]["name"] = "http"
     assert read(two).url == "http://10.0.0.1:9000"
@@ -607,7 +610,7 @@ async def test_nodes_with_what_stands_on_them(api: KubeApi, world: World) -> Non
                 "unschedulable": True,
                 "taints": [
                     {"key": marks.TAINT_KEY, "effect": "NoSchedule"},
-                    {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"},
+                    {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"},
                 ],
             },
         },
@@ -619,8 +622,18 @@ async def test_nodes_with_what_stands_on_them(api: KubeApi, world: World) -> Non
     assert facts is not None
     there = facts["node-0"]
     assert (there.ready, there.unschedulable, there.mark) == (True, True, mark)
-    assert (there.boot_id, there.probe_passed, there.leaving) == ("boot-1", "f1", "karpenter.sh/disrupted")
+    assert (there.boot_id, there.probe_passed) == ("boot-1", "f1")
+    assert there.leaving == "ToBeDeletedByClusterAutoscaler"
     assert world.cluster.take_nodes() is None
+
+
+def test_a_node_leaves_when_it_is_deleted_and_not_while_karpenter_starts_another() -> None:
+    """Karpenter taints first, waits minutes for the replacement, and takes the taint off if none comes."""
+    taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+    node: dict[str, Any] = {"metadata": {"name": "gpu-1"}, "spec": {"taints": [taint]}}
+    assert kubernetes_nodes.facts(msgspec.convert(node, kubernetes_nodes.Node), None).leaving == ""
+    node["metadata"]["deletionTimestamp"] = "2026-11-30T03:00:00Z"
+    assert kubernetes_nodes.facts(msgspec.convert(node, kubernetes_nodes.Node), None).leaving == "deleted"
 
 
 async def test_pods_are_scraped_and_placed(api: KubeApi, tmp_path: Path) -> None:

@@ -62,6 +62,26 @@ def engine(
     }
 
 
+def tgi() -> Series:
+    """Its page while one answer takes long."""
+    return {
+        **up(),
+        f"tgi_batch_current_size{{{ENGINE}}}": "1x80",
+        f"tgi_request_generated_tokens_sum{{{ENGINE}}}": "500x80",
+        f"tgi_request_input_length_sum{{{ENGINE}}}": "500x80",
+    }
+
+
+def sglang() -> Series:
+    """The same of SGLang."""
+    return {
+        **up(),
+        **gauge("sglang:num_running_reqs", "4x80"),
+        **gauge("sglang:generation_tokens_total", "500x80"),
+        **gauge("sglang:prompt_tokens_total", "500x80"),
+    }
+
+
 def ended(
     finished: str, good: str, failed: str = "0x2000", shed: str = "0x2000", gave_up: str = "0x2000"
 ) -> Series:
@@ -199,7 +219,12 @@ CASES: dict[str, Case] = {
     ),
     "GenerationStalled": Case(
         engine(made="500x80", taken="500x80"),
-        {"prefills": engine(made="500x80"), "idle": engine(running="0x80", made="500x80", taken="500x80")},
+        {
+            "prefills": engine(made="500x80"),
+            "idle": engine(running="0x80", made="500x80", taken="500x80"),
+            "one long answer of an engine that counts at the end": tgi(),
+            "long answers, and their gaps": {**sglang(), **gauge("sglang:inter_token_latency_seconds_count", "0+300x80")},
+        },
         at=10,
     ),
     "ReplicaWedged": Case(
@@ -353,6 +378,7 @@ CASES: dict[str, Case] = {
         {
             "the exporter answers": {**up("1x10 0x70"), **up("1x80", 'job="llm-gpu",instance="n1:9400",node="n1"')},
             "only one target there: EngineDown tells": up("1x10 0x70"),
+            "a new node whose engines load": {**up("0x40 1x40"), **up("0x40 1x40", OTHER.replace("n2", "n1"))},
         },
     ),
     "ControlPlaneDown": Case(up("0x80", DAEMON), {"a second one answers": {**up("0x80", DAEMON), **up("1x80", DAEMON.replace("cp", "cp2"))}}),
@@ -362,7 +388,14 @@ CASES: dict[str, Case] = {
     ),
     "ControlPlaneBlind": Case(
         {**daemon("replica_state", "1x80", f'{REPLICA},state="unreachable"'), **daemon("pool_replicas", "1x80", POOL)},
-        {"one of three": {**daemon("replica_state", "1x80", f'{REPLICA},state="unreachable"'), **daemon("pool_replicas", "3x80", POOL)}},
+        {
+            "one of three": {**daemon("replica_state", "1x80", f'{REPLICA},state="unreachable"'), **daemon("pool_replicas", "3x80", POOL)},
+            "it loads its model": {
+                **daemon("replica_state", "1x80", f'{REPLICA},state="unreachable"'),
+                **daemon("replica_out_of_rotation", "1x80", f'{REPLICA},reason="starting",in_force="true"'),
+                **daemon("pool_replicas", "1x80", POOL),
+            },
+        },
     ),
     "ControlPlaneScrapesFailing": Case(
         {**daemon("scrapes_total", "0+10x80", 'result="ok",reason=""'), **daemon("scrapes_total", "0+10x80", 'result="failed",reason="timeout"')},
@@ -415,6 +448,10 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 MORE: dict[str, dict[str, Case]] = {
+    "EngineDown": {
+        "for an hour": Case(up("1x10 0x140"), {"taken away": up("1x4 stale")}, at=60),
+        "never answered": Case(up("_x10 0x100"), {"loads its model for 20 minutes": up("_x10 0x40 1x60")}, at=40),
+    },
     "GoodputBurnFast": {
         "without a gateway, from the daemon's windows": Case(windows("60x2000", "20x2000"), {"well": windows("60x2000", "59x2000")}, at=65, step="1m"),
         "an objective of 50 %, of which 14.4 budgets would be 720 %": Case(
@@ -444,6 +481,25 @@ MORE: dict[str, dict[str, Case]] = {
     },
     "GpuHot": {
         "by the margin, on a page with `hostname`": Case(dcgm("GPU_TEMP_MARGIN_CELSIUS", "1x80", GPU.replace("Hostname", "hostname")), {})
+    },
+    "GenerationStalled": {
+        "SGLang's gaps stand still too": Case(
+            {**sglang(), **gauge("sglang:inter_token_latency_seconds_count", "300x80")}, {}, at=10
+        ),
+    },
+    "GpuFatalXid": {
+        "after a day and more": Case(
+            dcgm("XID_ERRORS", "0x1900 79x300"),
+            {
+                "over again after a day: the exporter has another address since": {
+                    **dcgm("XID_ERRORS", "79x900 stale"),
+                    **dcgm("XID_ERRORS", "_x900 79x1300", GPU.replace("n1:9400", "10.0.0.9:9400")),
+                },
+                "over again after a day: Prometheus was away just then": dcgm("XID_ERRORS", "79x530 _x30 79x1700"),
+            },
+            at=1980,
+            step="1m",
+        ),
     },
     "GpuXid": {
         "four MIG instances of one card are one GPU": Case(

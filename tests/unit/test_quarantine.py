@@ -162,10 +162,10 @@ def test_an_unknown_error_is_tried_again_first() -> None:
 def test_a_contained_error_restarts_one_pod_and_no_more() -> None:
     fleet = started()
     name = fleet.names[0]
-    fleet.card(name).pods = (Pod("serving", "chat-0"),)
+    fleet.card(name).pods = (Pod("serving", f"chat-{name}"),)
     fleet.raise_xid(name, 94)
     fleet.tick(times=20)
-    assert fleet.did("restart-workload") == ["serving/chat-0"]
+    assert fleet.did("restart-workload") == [f"serving/chat-{name}"]
     assert fleet.did("quarantine-node") == []
 
 
@@ -625,6 +625,17 @@ def test_the_cap(nodes: int, share: float, floor: int, expected: int) -> None:
     assert budget.cap(nodes, QuarantineSettings(max_share=share, floor_nodes=floor)) == expected
 
 
+@pytest.mark.parametrize(("reason", "taken"), [(Throttle.SW_THERMAL, False), (Throttle.HW_THERMAL, True)])
+def test_the_counter_of_all_heat_alone_takes_no_node(reason: Throttle, taken: bool) -> None:
+    """Older DCGMs have no other: a T4 or an L4 in summer, slowed down by its driver, shows it all day."""
+    fleet = started()
+    name = fleet.names[0]
+    for minute in range(40):
+        fleet.show(name, throttled_thermal_seconds_total=60.0 * minute, throttle_reasons=float(reason))
+        fleet.tick(60.0)
+    assert fleet.did("quarantine-node") == ([name] if taken else [])
+
+
 def test_shares_over_time_bear_restarts_and_want_enough() -> None:
     name = "throttled_hw_thermal_seconds_total"
     values = [500.0, 515.0, 530.0, 0.0, 15.0, 30.0]
@@ -788,12 +799,57 @@ def test_replicas_on_a_gpu() -> None:
     by_gpu = ReplicaEvidence("a", "p", "n", ("g1",))
     by_pod = ReplicaEvidence("b", "p", "n", pod="ns/b")
     by_node = ReplicaEvidence("c", "p", "n")
-    assert (by_gpu.runs_on("g1", frozenset()), by_gpu.runs_on("g2", frozenset())) == (True, False)
-    assert (by_pod.runs_on("g", frozenset({"ns/b"})), by_pod.runs_on("g", frozenset({"ns/x"}))) == (
-        True,
-        False,
-    )
-    assert by_node.runs_on("anything", frozenset({"ns/x"}))
+    mine, others, nobody = frozenset({"ns/b"}), frozenset({"ns/x"}), frozenset[str]()
+    assert by_gpu.runs_on("g1", nobody, nobody)
+    assert not by_gpu.runs_on("g2", nobody, nobody)
+    assert by_pod.runs_on("g", mine, nobody)
+    assert by_pod.runs_on("g", mine, mine), "one engine on two GPUs"
+    assert not by_pod.runs_on("g", others, mine)
+    assert not by_pod.runs_on("g", nobody, mine), "a GPU that nobody has been given"
+    assert by_pod.runs_on("g", others, others), "named nowhere: it may share this one"
+    assert by_node.runs_on("anything", others, others)
+
+
+def sharing() -> Fleet:
+    """On the first node three pods, of which the exporter names one a GPU; the third GPU is idle."""
+    fleet = Fleet(gpus=3, cluster=True)
+    name = fleet.names[0]
+    del fleet.replicas[f"chat-{name}"]
+    for pod in ("named", "other", "hidden"):
+        fleet.replicas[pod] = ReplicaEvidence(pod, "chat", name, pod=f"serving/{pod}")
+    fleet.card(name, 0).pods = (Pod("serving", "named"),)
+    fleet.card(name, 1).pods = (Pod("serving", "other"),)
+    fleet.tick(times=3)
+    return fleet
+
+
+def test_a_pod_that_shares_a_broken_gpu_goes_too_though_another_is_named() -> None:
+    fleet = sharing()
+    fleet.raise_xid(fleet.names[0], 48)
+    assert fleet.tick(1.0).ejected.keys() == {"named", "hidden"}
+
+
+def test_an_idle_gpu_that_breaks_takes_no_engine_out_that_is_known_to_be_elsewhere() -> None:
+    fleet = sharing()
+    del fleet.replicas["hidden"]
+    fleet.raise_xid(fleet.names[0], 48, 2)
+    assert not fleet.tick(1.0).ejected
+
+
+def test_engines_on_a_gpu_that_is_gone_are_those_that_were_named_on_it() -> None:
+    fleet = sharing()
+    del fleet.replicas["hidden"]
+    fleet.raise_xid(fleet.names[0], 79)
+    fleet.tick(1.0)
+    fleet.card(fleet.names[0]).numbers = None
+    assert fleet.tick(1.0).ejected.keys() == {"named"}
+
+
+def test_who_may_share_a_gpu_with_another_is_not_restarted_for_it() -> None:
+    fleet = sharing()
+    fleet.raise_xid(fleet.names[0], 94)
+    fleet.tick(times=3)
+    assert fleet.did("restart-workload") == []
 
 
 def test_the_page_on_gpu_health_names_every_check_and_remedy() -> None:

@@ -82,12 +82,12 @@ def replica(
 def test_what_a_replica_is_evidence_of(
     state: ReplicaState, kinds: tuple[str, ...], ready: bool, failing: bool | None
 ) -> None:
-    (found,) = evidence((Placement("a", "n1", ("g",)),), {"a": replica("a", state, kinds=kinds)})
+    (found,) = evidence((Placement("a", "n1", ("g",)),), {"a": replica("a", state, kinds=kinds)}, {})
     assert (found.ready, found.failing, found.node, found.gpus) == (ready, failing, "n1", ("g",))
 
 
 def test_a_replica_that_lies_nowhere_counts_as_a_peer_all_the_same() -> None:
-    (found,) = evidence((), {"a": replica("a")})
+    (found,) = evidence((), {"a": replica("a")}, {})
     assert (found.node, found.pool, found.ready) == ("", "chat", True)
 
 
@@ -102,6 +102,14 @@ def test_slow_is_against_peers_at_equal_load() -> None:
 def test_what_does_nothing_or_is_not_known_is_not_slow(work: Work) -> None:
     pool = {name: Work(10.0, 500.0) for name in ("a", "b", "c")} | {"x": work}
     assert slow(pool)["x"] is None
+
+
+def test_an_older_gpu_among_newer_ones_is_not_slow() -> None:
+    places = [Placement(name, f"node-{name}") for name in ("h1", "h2", "h3", "a1", "a2", "a3")]
+    rates = {"h1": 500.0, "h2": 480.0, "h3": 150.0, "a1": 250.0, "a2": 240.0, "a3": 100.0}
+    replicas = {name: replica(name, rate=rate) for name, rate in rates.items()}
+    models = {f"node-{name}": "H100" if name[0] == "h" else "A100" for name in rates}
+    assert {one.replica for one in evidence(places, replicas, models) if one.slow} == {"h3", "a3"}
 
 
 def test_two_alone_cannot_tell_which_is_slow() -> None:

@@ -1,7 +1,7 @@
 """The bench of one call: copies of what is remembered, and what has come out so far."""
 
-from controlplane.policy.quarantine.memory import NodeMemory, QuarantineMemory
-from controlplane.policy.quarantine.observation import Observation
+from controlplane.policy.quarantine.memory import GpuMemory, NodeMemory, QuarantineMemory
+from controlplane.policy.quarantine.observation import Observation, ReplicaEvidence
 from controlplane.policy.quarantine.settings import QuarantineSettings
 from controlplane.policy.quarantine.sight import View, is_seen, view
 from controlplane.policy.quarantine.words import Fault
@@ -67,6 +67,16 @@ class Bench:
             self._views[key] = view(uuid, gpu, self.now, self.settings.stale_after)
         return self._views[key]
 
+    def on(self, node: str, uuid: str) -> list[ReplicaEvidence]:
+        """The replicas that run on a GPU, or may: by the pods that were named on each, also on one that is
+        gone. A GPU that nobody knows may be any."""
+        gpus = self.nodes[node].gpus
+        named = {name: _pods(gpu) for name, gpu in gpus.items()} if uuid in gpus else {}
+        here = named.pop(uuid, frozenset())
+        elsewhere = frozenset[str]().union(*named.values())
+        serving = self.observation.serving
+        return [one for one in serving if one.node == node and one.runs_on(uuid, here, elsewhere)]
+
     def event(self, kind: str, target: str, sentence: str, severity: Severity = Severity.WARNING) -> None:
         self.events.append(Event(self.now, kind, target, severity, sentence))
 
@@ -109,6 +119,10 @@ class Bench:
         if fault.agreed_since is not None:
             agrees = (Evidence(fault.agrees, 1.0, max(0.0, self.now - fault.agreed_since)),)
         return (*fault.finding.evidence, *own, *agrees)
+
+
+def _pods(gpu: GpuMemory) -> frozenset[str]:
+    return frozenset(f"{pod.namespace}/{pod.name}" for seen in gpu.latest.values() for pod in seen.all_pods)
 
 
 def where(node: str, uuid: str) -> str:

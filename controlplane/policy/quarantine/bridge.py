@@ -50,7 +50,11 @@ def look(
         same = placements is memory.placements
         return memory if same else msgspec.structs.replace(memory, placements=placements), NOTHING
     seen = Observation(
-        arrived.samples, arrived.watched, arrived.facts, tuple(evidence(placements, replicas)), orders
+        arrived.samples,
+        arrived.watched,
+        arrived.facts,
+        tuple(evidence(placements, replicas, _models(memory))),
+        orders,
     )
     after, outcome = observe(memory, seen, settings, now)
     return msgspec.structs.replace(after, placements=placements), outcome
@@ -86,15 +90,17 @@ def health(memory: QuarantineMemory, outcome: Outcome) -> dict[str, NodeHealth]:
 
 
 def evidence(
-    placements: Iterable[Placement], replicas: Mapping[str, ReplicaSnapshot]
+    placements: Iterable[Placement], replicas: Mapping[str, ReplicaSnapshot], models: Mapping[str, str]
 ) -> Iterable[ReplicaEvidence]:
-    """How each replica whose node is known serves."""
-    pools: dict[str, dict[str, Work]] = {}
-    for name, replica in replicas.items():
-        work = Work(known(replica.load.running), known(replica.load.generation_tokens_per_second))
-        pools.setdefault(replica.pool, {})[name] = work
-    is_slow = {name: verdict for pool in pools.values() for name, verdict in slow(pool).items()}
+    """How each replica whose node is known serves; `models` are the GPUs' by node. Peers have the same: an
+    A100 among H100s is not broken."""
     where = {placement.replica: placement for placement in placements}
+    peers: dict[tuple[str, str], dict[str, Work]] = {}
+    for name, replica in replicas.items():
+        model = models.get(where[name].node, "") if name in where else ""
+        work = Work(known(replica.load.running), known(replica.load.generation_tokens_per_second))
+        peers.setdefault((replica.pool, model), {})[name] = work
+    is_slow = {name: verdict for group in peers.values() for name, verdict in slow(group).items()}
     for name, replica in replicas.items():
         place = where.get(name, Placement(name, ""))
         yield ReplicaEvidence(
@@ -109,6 +115,14 @@ def evidence(
             failing=_failing(replica),
             slow=is_slow.get(name),
         )
+
+
+def _models(memory: QuarantineMemory) -> dict[str, str]:
+    """Which GPUs each node has, as far as a source says."""
+    return {
+        name: next((m for gpu in node.gpus.values() for seen in gpu.latest.values() if (m := seen.model)), "")
+        for name, node in memory.nodes.items()
+    }
 
 
 def _failing(replica: ReplicaSnapshot) -> bool | None:

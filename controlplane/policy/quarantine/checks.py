@@ -155,13 +155,7 @@ def _heat(view: View, gpu: GpuMemory, settings: QuarantineSettings, now: float) 
     if not view.is_seen or not looks or now - looks[-1].at > settings.stale_after:
         return
     seen = _evidence(view, now, "throttle_reasons", "temperature_celsius", "temperature_margin_celsius")
-    hot = _share(
-        looks,
-        over,
-        Throttle.HW_THERMAL,
-        "throttled_hw_thermal_seconds_total",
-        "throttled_thermal_seconds_total",
-    )
+    hot = _share(looks, over, Throttle.HW_THERMAL, "throttled_hw_thermal_seconds_total")
     if hot >= enough:
         yield Finding(
             "hw-thermal",
@@ -171,13 +165,20 @@ def _heat(view: View, gpu: GpuMemory, settings: QuarantineSettings, now: float) 
             _HEAT_HOLD_DOWNS * settings.hold_down,
             evidence=seen,
         )
-    warm = _share(looks, over, Throttle.SW_THERMAL, "throttled_sw_thermal_seconds_total")
+    # The older counter of all heat does not say who slows it down: many cards live with the driver doing it.
+    warm = _share(
+        looks,
+        over,
+        Throttle.SW_THERMAL,
+        "throttled_sw_thermal_seconds_total",
+        "throttled_thermal_seconds_total",
+    )
     if warm >= enough and hot < enough:
         yield Finding(
             "sw-thermal",
             FaultClass.THERMAL,
             Remedy.CORDON_AND_REPLACE,
-            f"the driver slows it down for heat, {warm:.0%} of {over / 60:.0f} minutes",
+            f"it is slowed down for heat, {warm:.0%} of {over / 60:.0f} minutes",
             _AGREED_SECONDS,
             proves=False,
             evidence=seen,

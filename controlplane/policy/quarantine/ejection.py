@@ -71,13 +71,6 @@ def _wanted(bench: Bench, storms: tuple[Storm, ...]) -> dict[str, tuple[str, Fau
         for fault in node.faults:
             if not (fault.convicts and fault.is_certain) or stormy.intersection(causes(node, fault)):
                 continue
-            view = bench.view(name, fault.uuid)
-            pods = (
-                frozenset(f"{p.namespace}/{p.name}" for p in view.pods)
-                if view is not None
-                else frozenset[str]()
-            )
-            for one in bench.observation.serving:
-                if one.node == name and one.runs_on(fault.uuid, pods):
-                    found.setdefault(one.replica, (name, fault))
+            for one in bench.on(name, fault.uuid):
+                found.setdefault(one.replica, (name, fault))
     return found

@@ -153,6 +153,8 @@ def _restart(bench: Bench, news: XidNews, row: Xid, pods: list[str]) -> None:
     if len(names) != 1:
         return
     target = names[0]
+    if any(target not in (one.pod, one.replica) for one in bench.on(news.node, news.uuid)):
+        return
     last = bench.restarted.get(target)
     if last is not None and bench.now - last < bench.settings.restart_at_most_every:
         return

@@ -147,8 +147,7 @@ def _notice_blindness(bench: Bench, name: str, node: NodeMemory, seen: bool) -> 
 def _agreement(bench: Bench, name: str, uuid: str, finding: Finding) -> faults.Agreement:
     """Whether something else speaks against this GPU too: the replicas on it, or that it is gone."""
     view = bench.view(name, uuid)
-    pods = frozenset(f"{p.namespace}/{p.name}" for p in view.pods) if view is not None else frozenset[str]()
-    on_it = [one for one in bench.observation.serving if one.node == name and one.runs_on(uuid, pods)]
+    on_it = bench.on(name, uuid)
     if finding.check in _SLOW_AGREES:
         return _any(
             (one.slow, f"{one.replica} on it is slower than its peers at equal load") for one in on_it

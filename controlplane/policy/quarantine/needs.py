@@ -31,11 +31,11 @@ NEEDS: dict[str, Need] = {
     "ecc-uncorrectable": Need("uncorrectable memory errors that rise", (("ecc_uncorrectable_total",),)),
     "hw-thermal": Need(
         "slowdown by heat, by the hardware, for long",
-        (("throttled_hw_thermal_seconds_total", "throttled_thermal_seconds_total", "throttle_reasons"),),
+        (("throttled_hw_thermal_seconds_total", "throttle_reasons"),),
     ),
     "sw-thermal": Need(
-        "slowdown by heat, by the driver, for long",
-        (("throttled_sw_thermal_seconds_total", "throttle_reasons"),),
+        "slowdown by heat, by the driver or by who knows whom, for long",
+        (("throttled_sw_thermal_seconds_total", "throttled_thermal_seconds_total", "throttle_reasons"),),
     ),
     "power-brake": Need(
         "slowdown by the power brake for long",

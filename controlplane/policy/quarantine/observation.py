@@ -27,11 +27,15 @@ class ReplicaEvidence(msgspec.Struct, frozen=True):
     failing: bool | None = None
     slow: bool | None = None
 
-    def runs_on(self, uuid: str, pods: frozenset[str]) -> bool:
-        """Whether it runs on this GPU: by its UUID, by its pod, else because only the node is known."""
+    def runs_on(self, uuid: str, pods: frozenset[str], elsewhere: frozenset[str]) -> bool:
+        """Whether it runs on this GPU: by its UUID, by its pod, else because only the node is known.
+
+        `pods` are named on this GPU, `elsewhere` on others of its node. Where pods share a GPU, exporters
+        often name one of them: a pod that is named nowhere may be on any.
+        """
         if self.gpus:
             return uuid in self.gpus
-        return not self.pod or not pods or self.pod in pods
+        return not self.pod or self.pod in pods or self.pod not in elsewhere
 
 
 class Observation(msgspec.Struct, frozen=True):

@@ -53,8 +53,10 @@ def alerts(settings: RenderSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             "ControlPlaneBlind",
-            'sum by (cluster) (controlplane_replica_state{state="unreachable"}) / sum by (cluster) '
-            "(controlplane_pool_replicas) > 0.5",
+            # New replicas load their models: nobody reaches them yet, and half a pool may be new at once.
+            'sum by (cluster) (controlplane_replica_state{state="unreachable"} unless on (cluster, pool, '
+            'replica) controlplane_replica_out_of_rotation{reason="starting"})\n'
+            "  / sum by (cluster) (controlplane_pool_replicas) > 0.5",
             "3m",
             "page",
             "platform",
@@ -62,8 +64,8 @@ def alerts(settings: RenderSettings) -> tuple[Alert, ...]:
             "The daemon cannot reach {{ $value | humanizePercentage }} of the replicas: it blames "
             "itself and holds still.",
             "control",
-            "More than half of the fleet cannot be scraped. If the engines serve, the daemon's own "
-            "network is the cause.",
+            "More than half of the fleet cannot be scraped, those that load not counted. If the engines "
+            "serve, the daemon's own network is the cause.",
             (
                 "Does Prometheus still read the engines (EngineDown)?",
                 "From the daemon's machine: `controlplane inspect URL`.",

@@ -5,17 +5,30 @@ from controlplane.render.rule import POOL, TARGET, Alert, by
 from controlplane.sources.dialects import engines
 
 _JOBS = POOL[:-1]
+_COUNT_LATE = "|".join(table.engine for table in engines() if table.gauges_lag)
+"""Engines that count tokens when a request ends: a long answer shows none, but for its gaps."""
 _LOGS = "The engine's log of the last minutes: `kubectl logs POD --previous` or `journalctl -u UNIT`."
 _TAKE_OUT = "Take the replica out of rotation and restart it; keep its log."
 _OUT = "controlplane_replica_out_of_rotation"
+LOADS_FOR = "30m"
+"""A new replica opens its port only when its model is loaded: for so long its silence is no fault."""
 _AT = "Replica {{ $labels.instance }} of pool {{ $labels.pool }}"
+
+
+def down(matchers: str = "") -> str:
+    """Engines that do not answer and have answered lately, or were named before LOADS_FOR and silent then."""
+    engine_up = f"llm:engine_up{{{matchers}}}" if matchers else "llm:engine_up"
+    return (
+        f"{engine_up} == 0\n"
+        f"and (max_over_time({engine_up}[{LOADS_FOR}]) == 1 or {engine_up} offset {LOADS_FOR} == 0)"
+    )
 
 
 def alerts() -> tuple[Alert, ...]:
     return (
         Alert(
             "EngineDown",
-            "llm:engine_up == 0",
+            down(),
             "2m",
             "page",
             "serving",
@@ -23,7 +36,7 @@ def alerts() -> tuple[Alert, ...]:
             f"{_AT} has not answered Prometheus for 2 minutes.",
             "replicas",
             "Prometheus cannot read the engine's metrics page: the process is gone, hangs, or cannot "
-            "be reached.",
+            f"be reached. One that has never answered yet is given {LOADS_FOR} to load its model.",
             (
                 "`curl -m 5 http://ENGINE/health` from another node.",
                 _LOGS,
@@ -97,7 +110,9 @@ def alerts() -> tuple[Alert, ...]:
             "GenerationStalled",
             f"sum {by(*TARGET)} (llm:running_requests) > 0\n"
             f"and sum {by(*TARGET)} (llm:generation_tokens:rate2m) == 0\n"
-            f"and sum {by(*TARGET)} (llm:prompt_tokens:rate2m) == 0",
+            f"and sum {by(*TARGET)} (llm:prompt_tokens:rate2m) == 0\n"
+            f'and (sum {by(*TARGET)} (llm:running_requests{{engine!~"{_COUNT_LATE}"}})\n'
+            f"  or sum {by(*TARGET)} (llm:itl_seconds_count:rate2m) == 0)",
             "2m",
             "page",
             "serving",
@@ -106,7 +121,9 @@ def alerts() -> tuple[Alert, ...]:
             "replicas",
             "Work without tokens. Either the engine hangs (a stuck collective, a lost GPU), or its "
             "gauges are stale: "
-            "some versions keep them after all clients have hung up, and then nothing is wrong with it.",
+            "some versions keep them after all clients have hung up, and then nothing is wrong with it. "
+            "Engines that count tokens only when a request ends (TGI, llama.cpp) are not judged: one long "
+            "answer looks the same.",
             (
                 "Send one short request: `curl ENGINE/v1/completions -d '{...\"max_tokens\":1}'`. An "
                 "answer means stale gauges.",

@@ -3,7 +3,8 @@
 The alerts only tell. What may be done to a node is decided by policy with proof and budgets.
 """
 
-from controlplane.render.rule import Alert
+from controlplane.render.alerts import engines
+from controlplane.render.rule import Alert, by
 
 FATAL_XIDS = (48, 62, 64, 79, 95, 110, 140, 143, 158, 167, 169)
 """Codes after which a GPU needs a reset, a reboot or a replacement (class hardware-fatal of the XID table).
@@ -42,6 +43,7 @@ _AT = "GPU {{ $labels.gpu }} ({{ $labels.modelName }}, {{ $labels.UUID }}) of {{
 _LOOK = "On the node: `nvidia-smi -q -d ECC,ROW_REMAPPER,TEMPERATURE,PERFORMANCE`, `dmesg -T | grep -i xid`."
 _DRAIN = "Take its replicas out of rotation first, let their streams end, then drain the node."
 _ABOUT = ("UUID",)
+_ON_A_NODE = 'node!=""'
 
 
 def alerts() -> tuple[Alert, ...]:
@@ -272,7 +274,9 @@ def alerts() -> tuple[Alert, ...]:
         Alert(
             "NodeDown",
             'max by (cluster, node) (llm:engine_up{node!=""} or llm:gpu_exporter_up{node!=""}) == 0\n'
-            'and count by (cluster, node) (llm:engine_up{node!=""} or llm:gpu_exporter_up{node!=""}) >= 2',
+            # Engines that load their models, as all do on a new node, speak against none.
+            f"and count by (cluster, node) (({engines.down(_ON_A_NODE)})\n"
+            f"  or llm:gpu_exporter_up{{{_ON_A_NODE}}}) >= 2",
             "2m",
             "page",
             "hardware",
@@ -288,6 +292,11 @@ def alerts() -> tuple[Alert, ...]:
 
 
 def _newly(codes: tuple[int, ...]) -> str:
-    """The last XID is one of these and was not the same a day ago: the gauge never goes back by itself."""
+    """The last XID is one of these and was not the same a day ago: the gauge never goes back by itself.
+
+    By UUID, for the exporter has another address after each start; and the last value until a day ago, for a
+    gap of Prometheus then is no news now.
+    """
     one_of = " or ".join(f"llm:gpu_xid == {code}" for code in codes)
-    return f"({one_of})\nunless on (cluster, UUID) (llm:gpu_xid == (llm:gpu_xid offset 1d))"
+    before = f"max {by('cluster', 'UUID')} (last_over_time(llm:gpu_xid[6h] offset 1d))"
+    return f"({one_of})\nunless on (cluster, UUID) (llm:gpu_xid == on (cluster, UUID) group_left () {before})"

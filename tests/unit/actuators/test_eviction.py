@@ -33,9 +33,11 @@ class Bench:
         seen = cast(FleetSnapshot, SimpleNamespace(replicas=replicas, pods=self.pods))
         self.actuator = EvictionActuator(cluster_sender(self.cluster), lambda: seen)
 
-    def see(self, name: str) -> None:
+    def see(self, name: str, owner: str = "Deployment/vllm") -> None:
         uid = self.api.get("pods", name, "serving")["metadata"]["uid"]
-        self.pods[f"serving/{name}"] = PodFacts(namespace="serving", name=name, pool="chat", uid=uid)
+        self.pods[f"serving/{name}"] = PodFacts(
+            namespace="serving", name=name, pool="chat", uid=uid, owner=owner
+        )
 
     def is_ending(self, name: str) -> bool:
         found: dict[str, Any] = self.api.get("pods", name, "serving")
@@ -70,6 +72,15 @@ async def test_another_pod_of_the_same_name_stays(bench: Bench) -> None:
     bench.see("a")
     await bench.actuator.apply(decision(EVICT_PODS, "n1", "serving/a"))
     assert bench.is_ending("a")
+
+
+async def test_a_pod_that_nobody_would_make_again_stays(bench: Bench) -> None:
+    bench.see("a", owner="")
+    bench.see("b")
+    with pytest.raises(CallFailedError, match="1 of 2 pods stay for now: serving/a: it has no owner"):
+        await bench.actuator.apply(decision(EVICT_PODS, "n1", "serving/a serving/b"))
+    assert not bench.is_ending("a")
+    assert bench.is_ending("b")
 
 
 async def test_a_disruption_budget_keeps_them_and_says_so(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """Replica counts inside the tick: when they are told, on what, and what keeps them as they are."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from controlplane.policy.settings import PolicySettings, PoolPolicy
 from controlplane.policy.tick import tick
 from controlplane.signals.decision import Decision, Hold, Mode, Orders, Override
 from controlplane.signals.pod import PodFacts, PodNews
-from controlplane.signals.reading import Unknown
+from controlplane.signals.reading import Known, Unknown
 from controlplane.signals.samples import OutcomeWindow, ReplicaWindow, Target
 from controlplane.signals.snapshot import FleetSnapshot, Scale
 
@@ -27,23 +28,34 @@ def most(limit: float = 100.0) -> float:
     return limit / (OUTPUT * (0.01 + 0.0003 * limit))
 
 
+def flight(rate: float) -> float:
+    """How many are in flight on a replica that does that many requests a second."""
+    return 0.01 * OUTPUT * rate / (1 - 0.0003 * OUTPUT * rate)
+
+
 def window(
-    end: float, rate: float, replicas: Sequence[str], *, pool: str = "chat", gateway: str = "gw"
+    end: float,
+    rate: float,
+    replicas: Sequence[str],
+    *,
+    pool: str = "chat",
+    gateway: str = "gw",
+    whole: bool = False,
 ) -> OutcomeWindow:
-    """A second of requests at `rate`, shared evenly; what does not fit is shed."""
+    """A second of requests at `rate`, shared evenly; what does not fit is shed. Answers may come `whole`."""
     served = min(rate / max(1, len(replicas)), most()) if replicas else 0.0
-    flight = 0.01 * OUTPUT * served / (1 - 0.0003 * OUTPUT * served)
+    inside = flight(served)
     finished = round(served * 10) / 10
-    step = 0.01 + 0.0003 * flight
+    step = 0.01 + 0.0003 * inside
     seen = ReplicaWindow(
         sent=round(finished),
         finished=round(finished),
-        in_flight=round(flight),
-        max_in_flight=round(flight),
-        mean_in_flight=flight,
+        in_flight=round(inside),
+        max_in_flight=round(inside),
+        mean_in_flight=inside,
         output_tokens=round(finished * OUTPUT),
-        gaps=round(flight / step),
-        gap_seconds=flight,
+        gaps=0 if whole else round(inside / step),
+        gap_seconds=0.0 if whole else inside,
         limit=100.0,
     )
     total = round(finished) * len(replicas)
@@ -61,7 +73,7 @@ def window(
         shed={"queue_full": shed} if shed > 1 else {},
         tokens=total * (PROMPT + OUTPUT),
         good_tokens=total * (PROMPT + OUTPUT),
-        in_flight=round(flight) * len(replicas),
+        in_flight=round(inside) * len(replicas),
         replicas=dict.fromkeys(replicas, seen),
     )
 
@@ -81,6 +93,7 @@ class Loop:
         self.pods: PodNews | None = None
         self.seconds = 0
         self.scrapes = True
+        self.whole = False
 
     def __call__(self, rates: Sequence[float | None]) -> Scale | None:
         for rate in rates:
@@ -92,7 +105,7 @@ class Loop:
         names = [replica.target.name for replica in self.replicas]
         pages = self.replicas if self.scrapes and self.seconds % 5 == 0 else []
         given = samples(*pages, at=self.now)
-        windows = () if rate is None else (window(self.now, rate, names),)
+        windows = () if rate is None else (window(self.now, rate, names, whole=self.whole),)
         targets = (*(replica.target for replica in self.replicas), *self.starting)
         given = msgspec.structs.replace(
             given, outcomes=windows, orders=self.orders, targets=targets, pods=self.pods
@@ -126,6 +139,52 @@ def test_what_is_shed_is_asked_for_and_told_with_evidence() -> None:
     assert evidence["arrived_work_per_second"].value == pytest.approx(7 * most() * WORK, rel=0.1)
     assert evidence["ready_replicas"].value == 2
     assert all(0 <= one.age_seconds < 60 for one in evidence.values())
+
+
+def test_answers_that_come_whole_tell_by_the_page_what_a_replica_can_do() -> None:
+    """No gateway sees a token of them before the last: without the page the need was never known."""
+
+    def needed(*, whole: bool, page: bool) -> Scale | None:
+        loop, scale = Loop(), None
+        loop.whole = whole
+        for rate in [*swings(600), *[1.8 * most()] * 120]:
+            for replica in loop.replicas if page else ():
+                step = 0.01 + 0.0003 * flight(rate / len(loop.replicas))
+                replica.engine.serve(round(rate / 2), tpot=step, prompt=PROMPT, output=OUTPUT)
+            scale = loop([rate])
+        return scale
+
+    by_gaps, by_page = needed(whole=False, page=False), needed(whole=True, page=True)
+    by_nobody = needed(whole=True, page=False)
+    assert by_gaps is not None
+    assert by_page is not None
+    assert by_nobody is not None
+    assert isinstance(by_gaps.need, Known)
+    assert isinstance(by_page.need, Known)
+    assert by_page.need.value == pytest.approx(by_gaps.need.value, rel=0.1)
+    assert by_page.replicas == by_gaps.replicas == 3
+    assert isinstance(by_nobody.need, Unknown)
+
+
+@pytest.mark.parametrize("tells_gaps", [True, False])  # TGI and TensorRT-LLM tell none
+def test_pages_alone_tell_what_a_replica_can_do_in_quick_swings(tells_gaps: bool) -> None:
+    """A mean over a minute, held against what is in flight now, made it a thousand times too much."""
+    loop, scale = Loop(), None
+    for second in range(1200):
+        each = 4 + 2 * math.sin(second * math.tau / 120)
+        for replica in loop.replicas:
+            replica.engine.gauges["running"] = round(flight(each))
+            replica.engine.serve(round(each), tpot=0.01 + 0.0003 * flight(each), prompt=PROMPT, output=OUTPUT)
+            if not tells_gaps:
+                replica.engine.seen["itl"] = []
+        scale = loop([None])
+    assert scale is not None
+    assert loop.snapshot is not None
+    state = loop.memory.pools["chat"].scale
+    assert state is not None
+    assert state.state is not None
+    assert state.state.per_replica == pytest.approx(most() * WORK, rel=0.2)
+    assert isinstance(scale.need, Known)
 
 
 def test_a_pool_without_bounds_is_not_scaled() -> None:
