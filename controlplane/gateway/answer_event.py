@@ -7,6 +7,10 @@ One reader for all endpoints, because no two of them use a key for different thi
     messages            type message_start (message.usage), content_block_delta, message_delta (usage,
                         delta.stop_reason), message_stop, error
 
+The first token may be none to see: engines keep back thoughts that nobody asked for, and tool calls until
+they are whole. But they send the head of the answer (chat: a delta with the role) with the first token that
+they make; responses and messages have theirs at once, and begin with their first item or block.
+
 Facts only: nothing of the text is kept.
 """
 
@@ -21,8 +25,9 @@ _BROKEN_OFF = frozenset({"abort", "error"})
 
 
 class Fact(msgspec.Struct, gc=False):
-    """What an event says. `pieces` of text it carries (one a choice), `finished` choices; `ends` that it is
-    the last one. `usage` are the bytes of its usage object, `bare` that there is nothing else in it.
+    """What an event says. `begins`: the engine writes, whether or not there is text to see yet. `pieces` of
+    text it carries (one a choice), `finished` choices; `ends` that it is the last one. `usage` are the bytes
+    of its usage object, `bare` that there is nothing else in it.
 
     `error_status` is the HTTP status that an error stands for (500 where it names none), 0 without an error.
     """
@@ -33,11 +38,12 @@ class Fact(msgspec.Struct, gc=False):
     usage: bytes = b""
     bare: bool = False
     error_status: int = 0
+    begins: bool = False
 
 
 DONE = Fact(ends=True)
 UNREADABLE = Fact()
-PIECE = Fact(1)
+PIECE = Fact(1, begins=True)
 
 
 class _Delta(msgspec.Struct):
@@ -83,6 +89,7 @@ class _Message(msgspec.Struct):
 
 _event = msgspec.json.Decoder(_Event)
 _message = msgspec.json.Decoder(_Message)
+_BEGINNINGS = frozenset({"response.output_item.added", "content_block_start"})
 _STREAM_ENDS = frozenset({"message_stop", "response.completed", "response.incomplete"})
 
 
@@ -137,11 +144,11 @@ def _of_choices(choices: list[_Choice], usage: msgspec.Raw) -> Fact:
             pieces += 1
         if choice.finish_reason is not None:
             finished += 1
-            ends_badly = ends_badly or choice.finish_reason in _BROKEN_OFF
+            ends_badly = ends_badly or str(choice.finish_reason) in _BROKEN_OFF
     told = _present(usage)
     if pieces == 1 and not finished and not told:  # the usual case, of each token
         return PIECE
-    return Fact(pieces, finished, usage=told, error_status=500 if ends_badly else 0)
+    return Fact(pieces, finished, usage=told, error_status=500 if ends_badly else 0, begins=True)
 
 
 def _of_others(event: _Event, data: bytes) -> Fact:
@@ -164,7 +171,8 @@ def _of_others(event: _Event, data: bytes) -> Fact:
     ends = kind in _STREAM_ENDS
     if ends and event.response is not None:
         finished = 1
-    return Fact(int(piece), finished, ends, usage, bare=bool(usage) and not kind)
+    begins = piece or kind in _BEGINNINGS
+    return Fact(int(piece), finished, ends, usage, bare=bool(usage) and not kind, begins=begins)
 
 
 def _is_error(event: _Event) -> bool:

@@ -20,7 +20,7 @@ import msgspec
 from controlplane.gateway.inbound import Header, Reply
 from controlplane.gateway.inflate import BrokenGzipError, Inflate
 from controlplane.gateway.outbound import Connection, Lost
-from controlplane.gateway.stream_account import Account, JsonAccount, StreamAccount
+from controlplane.gateway.stream_account import Account, BytesAccount, JsonAccount, StreamAccount
 
 MOST_ERROR_BYTES = 1 << 20
 """An engine's error with a longer body is cut there."""
@@ -66,7 +66,8 @@ class Wishes(msgspec.Struct, frozen=True):
 
 
 class Attempt:
-    """See above. `on_pieces` is called with the number of new pieces of text, whenever some have come."""
+    """See above. `on_begin` is called when the engine has made its first token, and `on_pieces` with the
+    number of new pieces of text, whenever some have come."""
 
     __slots__ = (
         "_connection",
@@ -76,10 +77,12 @@ class Attempt:
         "_inflate",
         "_is_stream",
         "_loop",
+        "_on_begin",
         "_on_pieces",
         "_opening",
         "_reply",
         "_sends_plain",
+        "_told_begin",
         "_told_pieces",
         "_wishes",
         "account",
@@ -88,10 +91,17 @@ class Attempt:
         "opened",
     )
 
-    def __init__(self, connection: Connection, wishes: Wishes, on_pieces: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        wishes: Wishes,
+        on_begin: Callable[[], None],
+        on_pieces: Callable[[int], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = connection
         self._wishes = wishes
+        self._on_begin = on_begin
         self._on_pieces = on_pieces
         self.account: Account = JsonAccount()
         self.opened: asyncio.Future[Opened | EngineRefused | Broken] = self._loop.create_future()
@@ -105,6 +115,7 @@ class Attempt:
         self._sends_plain = False  # though the engine sent gzip
         self._is_stream = False
         self._reply: Reply | None = None
+        self._told_begin = False
         self._told_pieces = 0
 
     # -- of the one who asked ------------------------------------------------------------------------
@@ -162,6 +173,8 @@ class Attempt:
             return
         if self._is_stream:
             self.account = StreamAccount(cuts_usage=self._wishes.cuts_usage)
+        elif kind and b"json" not in kind and not kind.startswith(b"text/"):
+            self.account = BytesAccount()
         length: int | None = None
         if not self._is_stream and not self._sends_plain:
             text = _value(headers, b"content-length")
@@ -186,6 +199,9 @@ class Attempt:
         sent = account.feed(plain)
         if self._inflate is not None and not self._sends_plain:
             sent = data
+        if account.has_begun and not self._told_begin and not account.error_status:
+            self._told_begin = True
+            self._on_begin()
         if account.pieces > self._told_pieces:
             new, self._told_pieces = account.pieces - self._told_pieces, account.pieces
             self._on_pieces(new)

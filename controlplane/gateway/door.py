@@ -51,6 +51,9 @@ class Door:
         finally:
             del self._waiting[verdict.ticket.id]
 
+    def first_token(self, ticket: Ticket) -> None:
+        self.admission.first_token(ticket, self.now())
+
     def tokens(self, ticket: Ticket, count: int) -> None:
         self.admission.tokens(ticket, count, self.now())
 

@@ -202,6 +202,7 @@ class Exchange:
             fresh = False
             match result:
                 case Opened():
+                    around.fleet.answered(replica, around.door.now())
                     await self._pass_on(ticket, result, size, piece_size)
                     return
                 case Broken(was_stale=True) if not stateful and around.door.may_resend(ticket):
@@ -215,7 +216,7 @@ class Exchange:
                         own = refuse(502, text, "server_error", "upstream_failure")
                         self._answer_own(own, End.FAILED, "upstream_failure")
                 case EngineRefused():
-                    fault = _fault(result.status)
+                    fault = self._fault_of(result)
                     told = _header(result.headers, b"retry-after")
                     following = around.door.failed(
                         ticket,
@@ -226,6 +227,13 @@ class Exchange:
                     if following is None:
                         self._pass_refusal(result, fault)
         assert reply.status
+
+    def _fault_of(self, refused: EngineRefused) -> Fault:
+        return Fault.ERROR if self._refuses_our_key(refused) else _fault(refused.status)
+
+    def _refuses_our_key(self, refused: EngineRefused) -> bool:
+        """A key that it does not take is ours: the client's did not reach it."""
+        return refused.status == 401 and not self._around.settings.upstream.pass_client_key
 
     async def _try(
         self, replica: str, body: bytes, wishes: Wishes, *, is_again: bool, fresh: bool
@@ -239,7 +247,7 @@ class Exchange:
         except UnreachableError as error:
             return Broken(str(error))
         self.record.sent = around.door.now()
-        attempt = self._attempt = Attempt(connection, wishes, self._pieces)
+        attempt = self._attempt = Attempt(connection, wishes, self._begun, self._pieces)
         self._write(connection, body, wishes, is_again)
         return await attempt.opened
 
@@ -257,6 +265,10 @@ class Exchange:
         lines.append(body)
         assert self._attempt is not None
         connection.send(b"".join(lines), self._attempt)
+
+    def _begun(self) -> None:
+        if self._ticket is not None:
+            self._around.door.first_token(self._ticket)
 
     def _pieces(self, count: int) -> None:
         if self._ticket is not None and self._count is not None:
@@ -288,7 +300,8 @@ class Exchange:
             return
         record.end = End.FAILED
         record.reason = "upstream_cut" if ended.cut is not None else "upstream_error_event"
-        self._around.door.failed(ticket, _fault(account.error_status or 502))
+        fault = _fault(account.error_status) if account.error_status else Fault.BROKEN
+        self._around.door.failed(ticket, fault)
         if ended.cut is None:
             reply.end()
         else:
@@ -309,6 +322,11 @@ class Exchange:
             named = {name.decode("latin-1"): value.decode("latin-1") for name, value in refused.headers}
             refusal = upstream_overloaded(named, refused.status, _OVERLOAD_SECONDS, self._around.door.draw())
             self._answer_refusal(refusal, End.FAILED)
+            return
+        if self._refuses_our_key(refused):
+            text = "the engine does not take the gateway's key for it (upstream.auth)"
+            own = refuse(502, text, "server_error", "upstream_unauthorized")
+            self._answer_own(own, End.FAILED, "upstream_unauthorized")
             return
         headers = wire.answer_headers(refused.headers)
         if refused.in_stream:
@@ -369,7 +387,7 @@ class Exchange:
 def _fault(status: int) -> Fault:
     if status in _OVERLOADED:
         return Fault.OVERLOADED
-    return Fault.BROKEN if status >= 500 else Fault.CLIENT_ERROR
+    return Fault.ERROR if status >= 500 else Fault.CLIENT_ERROR
 
 
 def _header(headers: list[Header], name: bytes) -> str:

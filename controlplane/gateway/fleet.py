@@ -5,7 +5,8 @@ Alone, it goes by its own discovery and its own looks:
 
     starting     has not answered `/v1/models` yet (a port that is open is no model that is there)
     in           has answered once; a look that fails later changes nothing by itself: breakers see failures
-    unready      has answered nothing for `GONE_SECONDS`, while others do: if none does, the fault is ours
+    unready      has answered nothing for `GONE_SECONDS`, no look and no request, while others do: if none
+                 does, the fault is ours
 
 Sans-I/O: looks are told to it, times are arguments (seconds of one clock that never goes back).
 """
@@ -71,8 +72,9 @@ class Where(msgspec.Struct, frozen=True):
 class Fleet:
     """See above."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, pools: Iterable[str] = ()) -> None:
         self._began = now
+        self._pools = frozenset(pools)  # that are configured
         self._known: dict[str, _Known] = {}
         self._had: dict[str, tuple[ModelCard, ...]] = {}  # by pool, what its replicas serve or served
         self._origins: dict[str, Origin] = {}
@@ -112,6 +114,12 @@ class Fleet:
         known.cards = cards
         self._had[known.pool] = self._of_pool(known.pool)
 
+    def answered(self, name: str, now: float) -> None:
+        """A replica has answered a request. Under load an engine does that when it has no time for looks."""
+        known = self._known.get(name)
+        if known is not None and known.answered_at is not None:
+            known.answered_at = now
+
     def took_scrape(self, scrape: Scrape, at: float) -> ReplicaReading | None:
         """A page of a replica was read at `at`; what admission is to know of it."""
         known = self._known.get(scrape.target)
@@ -139,6 +147,15 @@ class Fleet:
                 if known.order is None and rotations[name] is Rotation.UNREADY:
                     rotations[name] = Rotation.IN
         return [self._spec(known, rotations[name]) for name, known in self._known.items()]
+
+    def empty_pools(self) -> dict[str, frozenset[str]]:
+        """Pools without any replica (scaled to zero), with what they served; nothing: not known."""
+        there = {known.pool for known in self._known.values()}
+        return {
+            pool: frozenset(str(card["id"]) for card in self._had.get(pool, ()))
+            for pool in sorted(self._pools | self._had.keys())
+            if pool not in there
+        }
 
     def origin(self, name: str) -> Origin:
         """Where to send. Raises UnreachableError for a replica that is not there any more."""
@@ -257,13 +274,15 @@ class Fleet:
 
 
 def _kv_tokens(engine: Signals) -> float | None:
-    """KV tokens of one engine: as it says, else its blocks."""
+    """KV tokens of one engine: as it says, else its blocks.
+
+    vLLM tells one block of a model that has no KV cache (encoders, for embeddings).
+    """
     numbers = engine.numbers
-    tokens = numbers.get("kv_capacity_tokens")
-    if tokens:
-        return tokens
     blocks, size = numbers.get("kv_blocks"), numbers.get("kv_block_size")
-    return blocks * size if blocks and size else None
+    if blocks is not None and blocks <= 1:
+        return None
+    return numbers.get("kv_capacity_tokens") or (blocks * size if blocks and size else None)
 
 
 def _total(engines: Iterable[Signals], signal: str) -> float | None:

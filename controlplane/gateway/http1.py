@@ -134,6 +134,7 @@ class Http1Connection(asyncio.Protocol):
         "_server",
         "_task",
         "_url",
+        "_without_wish",
         "is_full",
         "transport",
     )
@@ -148,6 +149,7 @@ class Http1Connection(asyncio.Protocol):
         self._request: Request | None = None
         self._refusal: Answer | None = None
         self._url = b""
+        self._without_wish = b""  # the head of a request that asks for another protocol, as it is read again
         self._headers: list[Header] = []
         self._head_bytes = 0
         self._in_body = False
@@ -222,7 +224,8 @@ class Http1Connection(asyncio.Protocol):
                 return
             # A server may pass over the wish for another protocol, and then it is a request like any other.
             self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
+            head, self._without_wish = self._without_wish, b""
+            rest = head + data[upgrade.args[0] :]
             if rest:
                 self._feed(rest)
 
@@ -268,8 +271,12 @@ class Http1Connection(asyncio.Protocol):
             self._parser.get_method(), self._url, self._parser.get_http_version().encode(), self._headers
         )
         if self._parser.should_upgrade() and _has_body(request):
-            # The parser takes the body for the other protocol already.
-            self._refusal = refuse(400, "a request with a body cannot ask for another protocol")
+            # The parser takes the body for the other protocol already. Java's client asks for h2c with each
+            # first request of a connection, so the head is read once more, without the wish.
+            if request.method == b"CONNECT":
+                self._refusal = refuse(400, "a CONNECT cannot have a body")
+            else:
+                self._without_wish = _head_without_upgrade(request, self._url)
             return
         self._request = request
         self._refusal = too_large(self._server, request) or self._server.judge(request)
@@ -376,6 +383,12 @@ class Http1Connection(asyncio.Protocol):
         reply.flush()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+def _head_without_upgrade(request: Request, url: bytes) -> bytes:
+    lines = [b"%b %b HTTP/%b\r\n" % (request.method, url, request.version)]
+    lines += [b"%b: %b\r\n" % header for header in request.headers if header[0] != b"upgrade"]
+    return b"".join(lines) + b"\r\n"
 
 
 def _has_body(request: Request) -> bool:

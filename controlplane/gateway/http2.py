@@ -222,7 +222,7 @@ class Http2Connection(asyncio.Protocol):
             if not stream.is_whole and stream.task is None and now >= stream.began + limits.receive_seconds:
                 self.reset(stream.reply, ErrorCodes.CANCEL)
             stalled_at = stream.reply.stalled_at
-            if stream.task is None and stalled_at is not None and now >= stalled_at + limits.idle_seconds:
+            if stream.task is None and stalled_at is not None and now >= stalled_at + limits.receive_seconds:
                 self.reset(stream.reply, ErrorCodes.CANCEL)
 
     def wind_down(self) -> None:

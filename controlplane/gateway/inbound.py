@@ -27,11 +27,15 @@ HEAD_BYTES = 64 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of what clients may send, in bytes and seconds."""
+    """Bounds of what clients may send, in bytes and seconds.
+
+    Load balancers keep idle connections for up to ten minutes (Google's for 600 s, Amazon's for 60 s), and
+    one that we close just when a request comes fails that request: so they are to close first.
+    """
 
     body_bytes: int
     receive_seconds: float = 60.0
-    idle_seconds: float = 75.0
+    idle_seconds: float = 620.0
 
 
 class Request:

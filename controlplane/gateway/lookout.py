@@ -65,12 +65,14 @@ class Lookout:
         self._poller = Poller(scrape, self._client.get, Pages(catalog.tick(), scrape.max_body).reader_for)
         self._discovery = OwnDiscovery(pools, scrape, kubernetes)
         self._look_at: dict[str, float] = {}
+        self._why: dict[str, str] = {}  # a replica has not said what it serves, as it was logged
         self._look_now = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._scraped: tuple[Target, ...] = ()
         self._pages: deque[Scrape | ScrapeFailure] = deque(maxlen=_MOST_PAGES)
         self.is_alone = True
         self.scrapes = True
+        self.has_discovered = False  # alone: which replicas there are
 
     def take_pages(self) -> tuple[Scrape | ScrapeFailure, ...]:
         """What was scraped since the last call, failures included."""
@@ -96,6 +98,7 @@ class Lookout:
                 targets, events = await self._discovery.look(self._fleet.targets())
                 _tell(events)
                 if self.is_alone and targets is not None:  # still, after the wait
+                    self.has_discovered = True
                     self._fleet.set_targets(targets, self._loop.time())
                     self._changed()
                     self._look_now.set()
@@ -132,9 +135,9 @@ class Lookout:
             if due:
                 await asyncio.gather(*(self._ask(where, gate) for where in due))
                 self._changed()
-            self._look_at = {
-                w.name: self._look_at[w.name] for w in self._fleet.to_look_at() if w.name in self._look_at
-            }
+            there = {where.name for where in self._fleet.to_look_at()}
+            self._look_at = {name: at for name, at in self._look_at.items() if name in there}
+            self._why = {name: why for name, why in self._why.items() if name in there}
             self._look_now.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
@@ -149,9 +152,17 @@ class Lookout:
         if cards:
             self._fleet.took_models(where.name, cards, now)
         known = bool(cards) or self._fleet.has_answered(where.name)
+        if not known:
+            self._tell_why(where, answer.detail if isinstance(answer, Failed) else "it names no model")
         self._look_at[where.name] = now + (
             LOOK_SECONDS if cards else _FIRST_LOOK_SECONDS * (4 if known else 1)
         )
+
+    def _tell_why(self, where: Where, why: str) -> None:
+        """Say once why it gets no request; it may be that it does not take our key."""
+        if self._why.get(where.name) != why:
+            self._why[where.name] = why
+            _log.warning(f"{where.name} gets no requests until it says what it serves: {why}")
 
 
 def _tell(events: Iterable[Event]) -> None:

@@ -29,9 +29,10 @@ class Account(Protocol):
     """What is known of an answer so far.
 
     `events` that have come (of a JSON answer: 1 at its end), `pieces` of text, `error_status` (HTTP) of the
-    first error, 0 without one; `error` is that event's data.
+    first error, 0 without one; `error` is that event's data. `has_begun`: the engine has made a first token.
     """
 
+    has_begun: bool
     events: int
     pieces: int
     error_status: int
@@ -73,6 +74,7 @@ class StreamAccount:
         "error",
         "error_status",
         "events",
+        "has_begun",
         "has_ended",
         "pieces",
     )
@@ -82,6 +84,7 @@ class StreamAccount:
         self.pieces = 0
         self.error_status = 0
         self.error = b""
+        self.has_begun = False
         self.has_ended = False  # by its own word
         self._finished = 0
         self._usage: dict[str, object] = {}
@@ -131,6 +134,8 @@ class StreamAccount:
     def _take(self, data: bytes) -> Fact:
         fact = read_event(data)
         self.events += 1
+        if fact.begins:
+            self.has_begun = True
         self.pieces += fact.pieces
         self._finished += fact.finished
         if fact.ends:
@@ -175,12 +180,39 @@ class StreamAccount:
         return b"" if fact.bare else without_usage(event, fact.usage)
 
 
+class BytesAccount:
+    """The account of an answer that is neither text nor JSON (embeddings as bytes): it only has an end."""
+
+    has_begun = False
+    events = pieces = error_status = cached_tokens = output_tokens = 0
+    error = b""
+    use: Usage | None = None
+    is_whole = True  # if its body came to its end
+
+    def feed(self, piece: bytes) -> bytes:
+        return piece
+
+    def close(self) -> bytes:
+        return b""
+
+
 class JsonAccount:
     """The account of an answer that is one JSON document."""
 
-    __slots__ = ("_finished", "_parts", "_size", "_usage", "error", "error_status", "events", "pieces")
+    __slots__ = (
+        "_finished",
+        "_parts",
+        "_size",
+        "_usage",
+        "error",
+        "error_status",
+        "events",
+        "has_begun",
+        "pieces",
+    )
 
     def __init__(self) -> None:
+        self.has_begun = False  # it shows nothing before it ends
         self.events = 0
         self.pieces = 0
         self.error_status = 0

@@ -23,6 +23,7 @@ from controlplane.gateway import ask, last_message
 from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.prompt_size import Tokenizer
 from controlplane.gateway.admission.quota import Quotas
+from controlplane.gateway.admission.replica import Rotation
 from controlplane.gateway.admission.settings import AdmissionSettings
 from controlplane.gateway.admission.steering import Judgement, Steering
 from controlplane.gateway.admission.tokenize_call import TokenizeCall
@@ -110,7 +111,7 @@ class Worker:
             # The workers share with each other only, and their parts are fixed: there is nobody to wait for.
             admission.take_grant(Grant(self.name, 0.0, now, 0, 0), now)
         self.admission = admission
-        self.fleet = Fleet(now)
+        self.fleet = Fleet(now, setup.pools)
         self.steering = Steering(admission, self.fleet, self.name, settings.admission.mode, 1 / setup.workers)
         self.lookout = Lookout(
             self.fleet,
@@ -208,11 +209,20 @@ class Worker:
         why = ""
         if not self.is_ready:
             why = "the gateway is shutting down"
-        elif not any(spec.rotation == "in" for spec in self.fleet.specs(self._loop.time())):
+        elif not self._can_answer:
             why = "no engine is ready"
         if why:
             return refuse(503, why, "server_error", "not_ready")
         return Answer(200, (JSON,), b'{"status":"ready"}')
+
+    @property
+    def _can_answer(self) -> bool:
+        """Whether requests are served, or refused as well here as anywhere: where there is no replica yet,
+        they bring the first one. Where none can be reached, another gateway may reach them."""
+        rotations = {spec.rotation for spec in self.fleet.specs(self._loop.time())}
+        if self.steering.is_alone:
+            return Rotation.IN in rotations or (not rotations and self.lookout.has_discovered)
+        return Rotation.IN in rotations or rotations <= {Rotation.STARTING}
 
     async def metrics(self) -> Answer:
         """The page of all workers."""
@@ -271,6 +281,7 @@ class Worker:
         judgement = self.steering.take(message, self._loop.time(), time.time())
         self.lookout.is_alone = self.steering.is_alone
         if judgement is Judgement.TAKEN:
+            self.admission.set_empty_pools(self.fleet.empty_pools())
             self.around.door.poll_soon()
         return judgement
 
@@ -288,6 +299,7 @@ class Worker:
         return None
 
     def _replicas_changed(self) -> None:
+        self.admission.set_empty_pools(self.fleet.empty_pools())
         if self.steering.look_at_replicas(self._loop.time()):
             self.around.door.poll_soon()
 

@@ -140,6 +140,24 @@ async def test_replicas_that_are_not_in_the_message_are_gone_and_new_ones_are_us
         await new.stop()
 
 
+async def test_scaled_to_zero_it_is_ready_and_tells_what_it_refused() -> None:
+    """What is refused at zero brings the first replica: so it must come here, and be counted."""
+    engine = StandIn()
+    async with gateway(engine) as rig:
+        assert await steer(rig, message()) == (200, {"judgement": "taken", "term": 1, "version": 1})
+        assert (await rig.get("/ready")).status == 200
+        refused = await rig.ask(chat())
+        assert (refused.status, refused.error["code"]) == (503, "no_ready_replica")
+        assert [told.shed for told in rig.windows() if told.pool == "chat" and told.shed] == [
+            {"no_ready_replica": 1}
+        ]
+        await steer(rig, message(engine, version=2))
+        rig.worker.fleet.obey(
+            [msgspec.structs.replace(rig.worker.steering.message.replicas[0], rotation="unready")], 0.0
+        )
+        assert (await rig.get("/ready")).status == 503, "another gateway may still reach it"
+
+
 async def test_when_messages_lapse_the_gateway_finds_its_targets_itself() -> None:
     own, theirs = StandIn(), StandIn()
     await theirs.start()

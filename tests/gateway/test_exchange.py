@@ -250,6 +250,58 @@ async def test_a_clients_error_is_passed_on_as_it_came_and_never_retried() -> No
         assert rig.replicas[bad.name].breaker == "closed"
 
 
+async def test_an_engine_that_does_not_take_our_key_is_its_own_fault_not_the_clients() -> None:
+    """It answers at once and looks empty: as a client's error its 401 would draw most requests to it."""
+    bad, good = StandIn(answers("401 Unauthorized")), StandIn()
+    async with gateway(bad, good, admission={"breaker": OPENS_AT_ONCE}) as rig:
+        assert [each.status for each in await ask_until(rig, bad)][-1] == 200
+        assert rig.replicas[bad.name].breaker == "open"
+    bad, headers = StandIn(answers("401 Unauthorized")), {"authorization": "Bearer sk-mine"}
+    async with gateway(bad) as rig:
+        response = await rig.ask(chat(), headers=headers)
+        assert (response.status, response.error["code"]) == (502, "upstream_unauthorized")
+    bad.port = 0
+    async with gateway(bad, upstream={"pass_client_key": True}) as rig:
+        assert (await rig.ask(chat(), headers=headers)).status == 401
+
+
+async def test_an_answer_that_is_given_up_with_its_head_is_tried_elsewhere() -> None:
+    async def aborts(call: Call) -> None:
+        call.stream()
+        call.chunk(event_of("") + event_of(finish_reason="abort") + DONE)
+        call.last_chunk()
+
+    bad, good = StandIn(aborts), StandIn()
+    async with gateway(bad, good) as rig:
+        assert all(b"hello" in each.body for each in await ask_until(rig, bad))
+
+
+async def test_why_an_engine_gets_no_requests_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    engine = StandIn()
+    engine.models.clear()
+    async with gateway(engine, wait_ready=False) as rig:
+        await until(lambda: sum("gets no requests" in each.getMessage() for each in caplog.records) >= 1)
+        first = rig.worker.lookout._look_at[engine.name]
+        await until(lambda: rig.worker.lookout._look_at[engine.name] > first)
+        refused = await rig.ask(chat())
+        assert (refused.status, refused.error["code"]) == (503, "no_ready_replica")
+    said = [record.getMessage() for record in caplog.records if "gets no requests" in record.getMessage()]
+    assert said == [f"{engine.name} gets no requests until it says what it serves: it names no model"]
+
+
+async def test_an_answer_in_bytes_is_whole_with_its_end() -> None:
+    """vLLM's `encoding_format: bytes`."""
+
+    async def embeds(call: Call) -> None:
+        call.whole(b"\x00\xff" * 9, kind="application/octet-stream")
+
+    async with gateway(StandIn(embeds), admission={"breaker": OPENS_AT_ONCE}) as rig:
+        for _ in range(2):
+            assert (await rig.ask(chat(stream=False), "/v1/embeddings")).body == b"\x00\xff" * 9
+        await rig.until_idle()
+        assert await rig.metric("requests_total", end="finished") == 2
+
+
 @pytest.mark.parametrize("told", ["17", "Wed, 21 Oct 2037 07:28:00 GMT", None])
 async def test_an_engines_own_retry_after_is_passed_on(told: str | None) -> None:
     headers = () if told is None else (f"retry-after: {told}",)
@@ -314,6 +366,28 @@ async def test_an_engine_that_sends_several_tokens_at_once_is_not_taken_for_a_sl
         await rig.until_idle()
         gaps = sum(seen.gaps for window in rig.windows() for seen in window.replicas.values())
         assert gaps == pytest.approx(40 * 300, rel=0.1)  # the first few answers teach it
+
+
+async def test_an_engine_that_thinks_unseen_is_not_taken_for_a_late_one() -> None:
+    """A tool call is kept back until it is whole (vllm#50627: 32 s); the role came with the first token."""
+    may_go_on = asyncio.Event()
+
+    async def calls_a_tool(call: Call) -> None:
+        call.stream()
+        call.chunk(event_of(""))
+        await may_go_on.wait()
+        call.chunk(event_of("{}"))
+        call.chunk(event_of(finish_reason="stop"))
+        call.chunk(DONE)
+        call.last_chunk()
+
+    async with gateway(StandIn(calls_a_tool)) as rig:
+        asking = asyncio.create_task(rig.ask(chat()))
+        tickets = rig.worker.around.exchanges
+        await until(lambda: any(each.ticket and each.ticket.first_token_at for each in tickets))
+        assert all(each.ticket and not each.ticket.output_tokens for each in tickets)
+        may_go_on.set()
+        assert (await asking).status == 200
 
 
 # Time

@@ -92,6 +92,18 @@ def scrape(engines: dict[str, dict[str, float]]) -> Scrape:
     return Scrape("a", time.time(), 0.1, "vllm", "0.32", ("m",), signals, Signals())
 
 
+def test_who_answers_requests_is_not_gone_for_want_of_time_for_looks() -> None:
+    seen = fleet("a", "b", "c")
+    for name in "ab":
+        seen.took_models(name, CHAT, 100)
+    for name in "ac":
+        seen.answered(name, 150)
+    seen.took_models("b", CHAT, 150)
+    assert rotations(seen, 151 + GONE_SECONDS - 2) == {"a": "in", "b": "in", "c": "starting"}
+    seen.took_models("b", CHAT, 300)
+    assert rotations(seen, 300) == {"a": "unready", "b": "in", "c": "starting"}
+
+
 def test_budget_and_reading_of_one_engine_and_of_several() -> None:
     seen = fleet("a")
     one = {"running": 3, "waiting": 1, "kv_usage": 0.4, "kv_blocks": 100, "kv_block_size": 16}
@@ -105,6 +117,11 @@ def test_budget_and_reading_of_one_engine_and_of_several() -> None:
     assert reading is not None
     assert (reading.running, reading.waiting, reading.kv_usage) == (6, 2, 0.9)
     assert seen.specs(106)[0].kv_tokens == 2000
+    encoder = one | {"kv_blocks": 1, "kv_capacity_tokens": 16}
+    assert fleet("a").took_scrape(scrape({"0": encoder}), 106) is not None
+    other = fleet("a")
+    other.took_scrape(scrape({"0": encoder}), 106)
+    assert other.specs(106)[0].kv_tokens is None, "one block is no cache: an encoder's requests hold none"
     reading = seen.took_scrape(scrape({"0": {}}), 107)
     assert reading is not None
     assert (reading.running, reading.kv_usage) == (None, None)
@@ -157,6 +174,16 @@ def test_E10_scaled_to_zero_is_still_listed() -> None:
     assert ids(seen.model_list(None, 110.0)) == ["acme/chat-8b", "acme/embed", "acme/old", "sql-adapter"]
     seen.set_targets([], 120.0)
     assert ids(seen.model_list(None, 120.0)) == ["acme/chat-8b", "acme/embed", "acme/old", "sql-adapter"]
+
+
+def test_empty_pools_and_what_they_served() -> None:
+    seen = Fleet(100.0, ["chat", "embed"])
+    assert seen.empty_pools() == {"chat": frozenset(), "embed": frozenset()}
+    seen.set_targets([target("a")], 100)
+    assert seen.empty_pools() == {"embed": frozenset()}
+    seen.took_models("a", CHAT, 101)
+    seen.set_targets([], 102)
+    assert seen.empty_pools() == {"chat": {"acme/chat-8b"}, "embed": frozenset()}
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ async def test_a_body_that_never_ends_is_given_up(tls: Tls) -> None:
         assert stream not in client.resets
         connection.sweep(asyncio.get_running_loop().time() + 61)
         await client.until(lambda: stream in client.resets)
-        connection.sweep(asyncio.get_running_loop().time() + 200)
+        connection.sweep(asyncio.get_running_loop().time() + 700)
         await client.until(lambda: client.is_closed)
         assert client.goaway is not None
         assert client.goaway.error_code == ErrorCodes.NO_ERROR

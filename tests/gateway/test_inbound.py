@@ -185,10 +185,39 @@ async def test_a_wish_for_another_protocol_is_passed_over() -> None:
         assert back.count(b"HTTP/1.1 200 OK") == 2
         assert b"/one" in back
         assert back.endswith(b"two")
-        # With a body the parser does not know where the request ends.
         back = await shell.raw(post(b"one", *upgrade) + post(b"two", CLOSE))
-        assert back.startswith(b"HTTP/1.1 400 ")
-        assert back.count(b"HTTP/1.1 ") == 1
+        assert back.count(b"HTTP/1.1 200 OK") == 2
+        assert b"\r\n\r\none" in back
+        assert back.endswith(b"two")
+
+
+async def test_java_asks_for_h2c_and_sends_a_body_in_pieces() -> None:
+    """langchain4j#3682: java.net.http does so with the first request of each connection."""
+    chunked = (
+        POST
+        + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+        + b"transfer-encoding: chunked\r\n\r\n"
+        + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
+    sent = chunked + chunked + post(b"last", CLOSE)
+    async with serving() as shell:
+        for step in (len(sent), 7, 1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", shell.port)
+            for start in range(0, len(sent), step):
+                writer.write(sent[start : start + step])
+                await asyncio.sleep(0)
+            back = await reader.read()
+            writer.close()
+            assert back.count(b"HTTP/1.1 200 OK") == 3
+            assert back.count(b"abcde") == 2
+            assert back.endswith(b"last")
+
+
+async def test_a_connect_with_a_body_is_refused() -> None:
+    async with serving() as shell:
+        back = await shell.raw(b"CONNECT h:443 HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nok")
+    assert back.startswith(b"HTTP/1.1 400 ")
+    assert back.count(b"HTTP/1.1 ") == 1
 
 
 async def test_expect_100_continue() -> None:

@@ -90,6 +90,29 @@ def test_pieces_use_and_end_of_a_chat() -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b": beat\n\n", event(choices=[{"delta": {"role": "assistant", "content": ""}}])),
+        (USAGE, event(choices=[{"text": "", "finish_reason": None}])),
+        (
+            event(type="response.created", response={}) + event(type="response.in_progress", response={}),
+            event(type="response.output_item.added", item={"type": "reasoning"}),
+        ),
+        (
+            event(type="message_start", message={}) + event(type="ping"),
+            event(type="content_block_start", content_block={"type": "tool_use"}),
+        ),
+    ],
+)
+def test_an_answer_begins_before_there_is_text_to_see(first: bytes, then: bytes) -> None:
+    account = StreamAccount()
+    account.feed(first)
+    assert not account.has_begun
+    account.feed(then)
+    assert (account.has_begun, account.pieces) == (True, 0)
+
+
+@pytest.mark.parametrize(
     "delta",
     [
         {"content": "a"},
@@ -106,6 +129,10 @@ def test_all_that_a_model_writes_is_text(delta: dict[str, Any]) -> None:
 def test_each_choice_of_a_chunk_counts() -> None:
     choices = [{"index": i, "text": "x", "finish_reason": None} for i in range(3)]
     assert read_event(json.dumps({"choices": choices}).encode()).pieces == 3
+
+
+def test_a_finish_reason_may_be_anything() -> None:
+    assert read_event(b'{"choices":[{"finish_reason":{"type":"stop"}}]}').finished == 1
 
 
 def test_an_aborted_answer_is_not_whole() -> None:

@@ -92,6 +92,15 @@ class Admission:
         self._freed.update(dict.fromkeys(before.values()))  # claims on those that are gone are given up
         self._free_all()
 
+    def set_empty_pools(self, pools: Mapping[str, frozenset[str]]) -> None:
+        """Pools without any replica, and what they are known to serve (nothing: not known).
+
+        What is refused for want of a replica is counted there: it is what brings the first one.
+        """
+        self._routes.set_empty_pools(pools)
+        for pool in pools:
+            self._outcomes.pool(pool)
+
     def set_limits(self, limits: Mapping[str, float], overcommit: Mapping[str, float], now: float) -> None:
         """Sequences at once, and the factor on the KV budget, by replica; the others keep what they have."""
         for name, replica in self._routes.replicas.items():
@@ -197,7 +206,7 @@ class Admission:
         return min(at, self._ghosts.next_at)
 
     def first_token(self, ticket: Ticket, now: float) -> None:
-        """The answer has begun."""
+        """The engine has made a first token, whether or not it can be seen yet."""
         if ticket.first_token_at is not None or ticket.has_ended or ticket.sent_at is None:
             return
         assert ticket.replica is not None
@@ -220,9 +229,12 @@ class Admission:
         if ticket.first_token_at is None:
             self.first_token(ticket, now)
         tally, request, before = ticket.tally, ticket.request, ticket.output_tokens
-        tally.gaps += count if before else count - 1
-        # Tokens of several sequences come in turn: each waited for as many gaps as there are of them.
-        tally.gap_seconds += (now - ticket.last_token_at) * request.sequences
+        if before:
+            tally.gaps += count
+            # Tokens of several sequences come in turn: each waited for as many gaps as there are of them.
+            tally.gap_seconds += (now - ticket.last_token_at) * request.sequences
+        else:  # what went before them was not seen
+            tally.gaps += count - 1
         ticket.last_token_at = now
         ticket.output_tokens = before + count
         reservation = ticket.reservation
@@ -252,7 +264,8 @@ class Admission:
         # An engine that tells nonsense must not put its tenant in debt for years.
         usage = usage.at_most(_MOST_TURNS * ticket.request.sequences * ticket.line.longest_tokens)
         more = max(0, usage.completion_tokens - ticket.request.sequences)
-        if usage.completion_tokens and not more:  # the first token is the last, streamed or not
+        writes = usage.completion_tokens or not ticket.request.output_tokens
+        if writes and not more:  # the first token is the last, streamed or not; or none was ever to come
             self.first_token(ticket, now)
         replica.breaker.succeeded(ticket.breaker_number, now)
         self._retries.succeeded(now)
@@ -287,8 +300,9 @@ class Admission:
         replica = ticket.replica
         if ticket.has_ended or replica is None:
             return None
-        if fault in (Fault.UNREACHABLE, Fault.BROKEN):
-            replica.breaker.failed(ticket.breaker_number, now)
+        if fault in (Fault.UNREACHABLE, Fault.BROKEN, Fault.ERROR):
+            may_open = fault is not Fault.ERROR or ticket.line.can_spare_one
+            replica.breaker.failed(ticket.breaker_number, now, may_open=may_open)
             self._freed[replica] = None  # where its breaker has opened, a claim on it is void
             ticket.tally.failed += 1
         else:
@@ -388,7 +402,7 @@ class Admission:
             request,
             line=line,
             account=self.counters.account(request.tenant, line.pool),
-            tokens=int(min(request.prompt_tokens + output, request.sequences * longest)),
+            tokens=max(1, int(min(request.prompt_tokens + output, request.sequences * longest))),
             sequence_tokens=int(min(sequence_tokens, longest)),
             full_tokens=int(min(full_tokens, longest)),
             now=now,
@@ -689,7 +703,9 @@ class Admission:
         if ticket.request.retry or ticket.was_retried or ticket.first_token_at is not None:
             return False
         others = any(
-            replica.in_rotation and replica is not ticket.replica and ticket.tokens <= replica.holds_tokens
+            replica.in_rotation
+            and replica is not ticket.replica
+            and ticket.least_tokens <= replica.holds_tokens
             for replica in ticket.line.reach
         )
         return others and self._take_retry("retries", now)

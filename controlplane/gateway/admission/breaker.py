@@ -14,13 +14,21 @@ Everything that changes its state is in this table; what is not in it changes no
     half-open  a trial fails, or runs `trial_timeout` without   open, for twice as long
                a first byte
     half-open  a trial ends without a verdict                   half-open, its place is free again
+    any but    a trial that ran for too long has its first      closed
+    closed     byte or ends well after all
 
 Which requests count:
 * Failures are the replica's own: no connection, an answer of 5xx, an error event or a cut inside a stream.
+* A failure that is an answer may be the request's: engines say 500 to an image that they cannot fetch
+  (vllm#47163). One tenant with many of those would shut the whole fleet. So such a failure opens no breaker
+  (`may_open`) where less than half of the replicas would be left: one that fails unlike the others is broken;
+  where most fail alike, it is not they.
 * A client's error (4xx) and a client that hangs up say nothing. An overload answer (429, 503) is news for
   the limit, not a fault: a breaker that counted it would turn a full fleet into a dead one.
 * A request speaks only of the state in which it was sent: streams that were cut when the breaker opened
-  do not open it again when it is half-open, and those that go on well do not close it.
+  do not open it again when it is half-open, and those that go on well do not close it. Trials that ran for
+  too long do: an answer that comes whole shows its first byte with its last, minutes later. Where all answers
+  do, the breaker would never close.
 
 Both thresholds are needed. A ratio alone is slow on a replica that has just died under load, since all its
 successes are still in the window; a row alone never sees a replica that fails every second request.
@@ -46,6 +54,7 @@ class Breaker:
         "_first",
         "_in_a_row",
         "_last",
+        "_late",
         "_open_seconds",
         "_passed",
         "_settings",
@@ -66,6 +75,7 @@ class Breaker:
         self._open_seconds = settings.open_for
         self._until = 0.0
         self._trials: dict[int, float] = {}  # when they were sent
+        self._late: set[int] = set()  # trials that ran for too long, and still run
         self._passed = 0
 
     def allows(self, now: float) -> bool:
@@ -93,8 +103,8 @@ class Breaker:
 
     def first_byte(self, number: int, now: float) -> None:
         """The answer has begun. A trial has passed with it: streams take minutes to end."""
-        if self.state is BreakerState.HALF_OPEN:
-            self._pass(number, now)
+        if self.state is not BreakerState.CLOSED:
+            self._pass(number)
 
     def succeeded(self, number: int, now: float) -> None:
         if self.state is BreakerState.CLOSED:
@@ -102,21 +112,23 @@ class Breaker:
                 self._in_a_row = 0
                 self._succeeded.add(now)
         else:
-            self._pass(number, now)
+            self._pass(number)
 
-    def failed(self, number: int, now: float) -> None:
+    def failed(self, number: int, now: float, *, may_open: bool = True) -> None:
+        self._late.discard(number)
         if number < self._first:
             return
         if self.state is BreakerState.CLOSED:
             self._in_a_row += 1
             self._failed.add(now)
-            if self._is_bad(now):
+            if may_open and self._is_bad(now):
                 self._open(now)
         elif number in self._trials:
             self._open(now)
 
     def ended(self, number: int) -> None:
         """A request ended without a verdict on the replica."""
+        self._late.discard(number)
         self._trials.pop(number, None)
 
     def _is_bad(self, now: float) -> bool:
@@ -136,12 +148,16 @@ class Breaker:
         elif self.state is BreakerState.HALF_OPEN and self._trials:
             timeout = self._settings.trial_timeout
             if now - min(self._trials.values()) >= timeout:
+                self._late.update(self._trials)
                 self._open(now)
 
     def _places(self) -> int:
         return self._settings.trials - self._passed - len(self._trials)
 
-    def _pass(self, number: int, now: float) -> None:
+    def _pass(self, number: int) -> None:
+        if number in self._late:
+            self._close()
+            return
         if self._trials.pop(number, None) is None:
             return
         self._passed += 1
@@ -157,6 +173,8 @@ class Breaker:
 
     def _close(self) -> None:
         self.state = BreakerState.CLOSED
+        self._trials.clear()
+        self._late.clear()
         self._open_seconds = self._settings.open_for
         self._first = self._last + 1
         self._in_a_row = 0

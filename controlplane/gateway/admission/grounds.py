@@ -48,9 +48,10 @@ def wrong(ticket: Ticket) -> Refusal | None:
             f"the model takes {line.longest_tokens:.0f} together"
         )
         return bad_request(RefusalReason.REQUEST_TOO_LARGE, message, "prompt")
-    if ticket.tokens > line.most_tokens:
+    if ticket.least_tokens > line.most_tokens:
+        each = " for each sequence" if request.sequences > 1 else ""
         message = (
-            f"the request needs {ticket.tokens} tokens of KV cache; "
+            f"the request needs {ticket.least_tokens} tokens of KV cache{each}; "
             f"the largest replica holds {line.most_tokens:.0f}"
         )
         return bad_request(RefusalReason.REQUEST_TOO_LARGE, message, "max_tokens")

@@ -16,9 +16,11 @@ Laws that hold here:
 * **Larger than the share, not larger than the replica.** Where this gateway's share is less than one
   request needs, that request is let in alone: it takes the whole share, and what it uses beyond it is growth.
 * **No budget known** means that only sequences are counted.
+* **Where nothing of ours runs, one is let in**, whatever others have.
 
 Use of others (other gateways, or clients that go round us) is what the engine reports beyond what we had
-reserved at the time of the report.
+reserved at the time of the report. That may be long over: an idle engine says for ever what it said last, as
+vLLM does when all its clients have hung up at once (vllm#29928). Only a request makes it say something new.
 """
 
 from math import inf
@@ -83,15 +85,12 @@ class Ledger:
         """Whether a request may be let in that fills budget and limit up to `ceiling` (0..1) at most."""
         if self.limit < 1.0:
             return False
-        taken = self.sequences + self.foreign_sequences
-        alone = self.sequences == 0
-        # A request of more sequences than the limit may run alone.
-        if taken + sequences > max(1.0, self.limit * ceiling) and not (alone and sequences > self.limit):
-            return False
-        others = self.foreign_tokens
-        if tokens <= self.budget_tokens * ceiling - self.reserved_tokens - others:
+        if not self.sequences:
             return True
-        return alone and (tokens > self.budget_tokens or tokens <= self.budget_tokens - others)
+        taken = self.sequences + self.foreign_sequences
+        if taken + sequences > max(1.0, self.limit * ceiling):
+            return False
+        return tokens <= self.budget_tokens * ceiling - self.reserved_tokens - self.foreign_tokens
 
     def is_short_of_tokens(self, tokens: int) -> bool:
         """Whether a request that does not fit would not fit for its tokens either."""

@@ -28,6 +28,7 @@ from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
+from controlplane.gateway.admission.breaker import BreakerState
 from controlplane.gateway.admission.engine_part import EnginePart
 from controlplane.gateway.admission.fairness import Account, Backlog
 from controlplane.gateway.admission.request import RANKS, ServiceClass
@@ -201,6 +202,13 @@ class Line:
         self.most_tokens = inf  # the largest KV cache
         self.slack = inf  # weighted tokens that a tenant may be ahead of one who waits for room
         self.credit = 0.0  # weighted tokens that a tenant may be behind when it comes back
+
+    @property
+    def can_spare_one(self) -> bool:
+        """Whether at least half of its replicas would be left to choose from without one of them."""
+        inside = [replica for replica in self.reach if replica.in_rotation]
+        closed = sum(replica.breaker.state is BreakerState.CLOSED for replica in inside)
+        return 2 * (closed - 1) >= len(inside)
 
     def tokens_of(self, weighted_tokens: float) -> float:
         """At least so many tokens of a request make so many weighted ones."""

@@ -14,7 +14,8 @@ since a prompt is kept once for all its answers (`n`). It takes the prompts' mea
 inequality is never too little.
 
 A limit is read as engines read it (pydantic: "200", 200.0 and true are numbers). One that cannot be read, or
-is below 1, is the engine's to judge: it is taken as not set. /v1/completions without a limit writes 16
+is below 0, is the engine's to judge: it is taken as not set. 0 is a limit: a prompt is scored, and nothing is
+written (`echo` with `logprobs`, as evaluations do). /v1/completions without a limit writes 16
 tokens (OpenAI's API; vLLM, also for null).
 """
 
@@ -118,7 +119,11 @@ def output_size(
     if not endpoint.limit_fields:
         return OutputSize(0, 0, OutputBasis.NONE)
     answers, refusal = _answers(endpoint, body, ceiling)
-    stated = {field: tokens for field in endpoint.limit_fields if (tokens := _stated(body.get(field)))}
+    stated = {
+        field: tokens
+        for field in endpoint.limit_fields
+        if (tokens := _stated(body.get(field), least=0)) is not None
+    }
     cap = next(iter(stated.values()), None)
     edits: dict[str, int] = {}
     basis = OutputBasis.STATED
@@ -203,8 +208,8 @@ def _field_to_write(endpoint: Endpoint, body: JsonObject) -> str:
     return present[0] if present else endpoint.limit_fields[-1]
 
 
-def _stated(value: object) -> int | None:
-    """A count of at least 1 as engines read it; None where there is none to be read."""
+def _stated(value: object, least: int = 1) -> int | None:
+    """A count of at least `least` as engines read it; None where there is none to be read."""
     number: int | None = None
     try:
         if isinstance(value, int):
@@ -215,7 +220,7 @@ def _stated(value: object) -> int | None:
             number = int(value.strip().removesuffix(".0"))
     except ValueError:
         return None
-    return number if number is not None and number >= 1 else None
+    return number if number is not None and number >= least else None
 
 
 def _short(number: int) -> str:

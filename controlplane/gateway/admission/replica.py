@@ -213,7 +213,7 @@ class Replica:
 
         By all that its client allows: with less context an engine refuses it, or cuts its answer short.
         """
-        if ticket.tokens > self.holds_tokens or ticket.full_tokens > self.longest_tokens:
+        if ticket.least_tokens > self.holds_tokens or ticket.full_tokens > self.longest_tokens:
             return False
         return not ticket.excluded or self not in ticket.excluded
 

@@ -26,7 +26,7 @@ opens at: otherwise both pools would soon hold the mix that they were split for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from controlplane.gateway.admission.line import Line
@@ -79,6 +79,7 @@ class Routes:
         self._takes_any = False  # some replica does not say what it serves
         self._short_takes: dict[str, float] = {}  # by model: the longest sequence that its short pool takes
         self._longest: dict[str, float] = {}  # by model: the same of any pool
+        self._empty: dict[str, tuple[frozenset[str], Line]] = {}  # pools without replicas: what they served
 
     def set_boundary(self, tokens: int) -> None:
         self._boundary = tokens
@@ -115,12 +116,23 @@ class Routes:
             replica.age_against(oldest.get(replica.spec.pool, -inf))
         self._lead()
 
+    def set_empty_pools(self, pools: Mapping[str, frozenset[str]]) -> None:
+        """Pools without replicas, and what they are known to serve (nothing: not known)."""
+        empty = {}
+        for pool, models in pools.items():
+            known = self._empty.get(pool)
+            line = Line(self._settings) if known is None else known[1]
+            line.belong(pool)
+            empty[pool] = (models, line)
+        self._empty = empty
+
     def line(self, model: str, sequence_tokens: int, full_tokens: int) -> Line | None:
         """The line of a request whose longest sequence is likely to have `sequence_tokens` in the end, and
         may have `full_tokens`; None where nobody serves the model."""
         if model not in self.models:
-            if not self._takes_any:
-                return None
+            empty = self._empty_line(model)
+            if empty is not None or not self._takes_any:
+                return empty
             model = ""
         pool = self._pool(model, sequence_tokens, full_tokens)
         line = self._lines.get((model, pool))
@@ -191,6 +203,15 @@ class Routes:
         ):
             return False
         return owner.load(0, 0, now) <= chosen.load(0, 0, now) + margin
+
+    def _empty_line(self, model: str) -> Line | None:
+        """That of the pool that would serve the model, had it replicas."""
+        for models, line in self._empty.values():
+            if model in models:
+                return line
+        if self._takes_any:
+            return None
+        return next((line for models, line in self._empty.values() if not models), None)
 
     def _pool(self, model: str, sequence_tokens: int, full_tokens: int) -> str:
         pair = self._settings.pools

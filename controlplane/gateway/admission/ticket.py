@@ -116,6 +116,11 @@ class Ticket:
         self.has_ended = False
 
     @property
+    def least_tokens(self) -> int:
+        """What a replica must hold for it at least: an engine need not run all its sequences at once."""
+        return -(-self.tokens // self.request.sequences)
+
+    @property
     def replica_name(self) -> str | None:
         return None if self.replica is None else self.replica.name
 

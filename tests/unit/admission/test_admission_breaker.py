@@ -7,11 +7,13 @@ from admission_gates import admitted, ask, gate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.gateway.admission.admission import Admission
 from controlplane.gateway.admission.breaker import Breaker, BreakerState
 from controlplane.gateway.admission.request import Fault
 from controlplane.gateway.admission.retries import RetryBudget
 from controlplane.gateway.admission.settings import BreakerSettings, RetrySettings
 from controlplane.gateway.admission.usage import Usage
+from controlplane.gateway.admission.verdict import Admitted
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 SETTINGS = BreakerSettings()
@@ -148,6 +150,29 @@ def test_a_trial_that_hangs_opens_it_again() -> None:
     assert breaker.state is OPEN
 
 
+@pytest.mark.parametrize("shows", [Breaker.succeeded, Breaker.first_byte])
+def test_answers_that_come_whole_and_late_close_it_all_the_same(
+    shows: Callable[[Breaker, int, float], None],
+) -> None:
+    """Not streamed, a minute long each: no trial has a first byte within `trial_timeout`."""
+    breaker, trial = one_trial()
+    late = AFTER + 2 * SETTINGS.trial_timeout
+    assert not breaker.allows(AFTER + SETTINGS.trial_timeout)
+    shows(breaker, trial, late)
+    assert breaker.state is CLOSED
+    breaker.failed(trial, late)
+    assert breaker.allows(late), "it has spoken"
+
+
+def test_a_late_trial_that_fails_changes_nothing() -> None:
+    breaker, trial = one_trial()
+    assert not breaker.allows(AFTER + SETTINGS.trial_timeout)
+    until = breaker.next_trial_at(AFTER + SETTINGS.trial_timeout)
+    breaker.failed(trial, until - 1)
+    breaker.succeeded(trial, until - 1)
+    assert not breaker.allows(until - 1)
+
+
 def test_the_time_it_stays_open_doubles_up_to_a_bound_and_starts_again_after_success() -> None:
     breaker, now = opened(), NOW
     spans = []
@@ -202,6 +227,29 @@ def test_client_errors_and_overload_do_not_count(fault: Fault) -> None:
         now += 5.0
         assert admission.failed(admitted(admission.offer(ask(), now, 0.5)), now, fault) is None
     assert admission.status(now).replicas["r0"].breaker is CLOSED
+
+
+def errors(admission: Admission, times: int) -> None:
+    """Requests that end with a 500 wherever they are sent, each on another replica than the one before."""
+    for i in range(times):
+        verdict = admission.offer(ask(tenant="bad"), NOW, i / times)
+        if isinstance(verdict, Admitted):
+            admission.failed(verdict.ticket, NOW, Fault.ERROR)
+
+
+@pytest.mark.parametrize(("replicas", "left"), [(1, 1), (2, 1), (3, 2), (8, 4)])
+def test_a_tenant_whose_requests_end_with_a_500_does_not_shut_the_fleet(replicas: int, left: int) -> None:
+    """vllm#47163: an image that cannot be fetched is a 500."""
+    admission = gate(*(f"r{i}" for i in range(replicas)))
+    errors(admission, 400)
+    states = [replica.breaker for replica in admission.status(NOW).replicas.values()]
+    assert states.count(CLOSED) == left
+    admitted(admission.offer(ask(), NOW, 0.5))
+    for _ in range(400):  # cuts are nobody's fault but the replica's
+        verdict = admission.offer(ask(), NOW, 0.5)
+        if isinstance(verdict, Admitted):
+            admission.failed(verdict.ticket, NOW, Fault.BROKEN)
+    assert {replica.breaker for replica in admission.status(NOW).replicas.values()} == {OPEN}
 
 
 def test_a_client_that_hangs_up_does_not_count() -> None:

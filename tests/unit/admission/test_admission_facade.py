@@ -10,6 +10,7 @@ import yaml
 from admission_gates import BATCH, admitted, ask, gate, queued, reason, spec
 
 from controlplane.gateway.admission.admission import Admission
+from controlplane.gateway.admission.replica import Rotation
 from controlplane.gateway.admission.request import Fault
 from controlplane.gateway.admission.settings import (
     AdmissionSettings,
@@ -60,6 +61,36 @@ def test_one_request_in_its_window() -> None:
     assert replica.output_tokens == 5
     assert replica.token_steps == 5 * (110 + 2.5)
     assert admission.windows(1.5) == ()
+
+
+def test_what_is_written_before_anything_can_be_seen_is_neither_late_nor_a_gap() -> None:
+    """A tool call that an engine keeps back until it is whole: 200 tokens within 4 s, and one piece."""
+    admission = gate()
+    ticket = admitted(admission.offer(ask(100, 500), 0.0, 0.5))
+    admission.first_token(ticket, 0.2)
+    admission.tokens(ticket, 1, 4.2)
+    admission.tokens(ticket, 1, 4.22)
+    admission.finished(ticket, 4.22, Usage(prompt_tokens=100, completion_tokens=201))
+    windows = admission.windows(5.0)
+    replicas = [window.replicas["r0"] for window in windows]
+    assert sum(seen.late for seen in replicas) == 0
+    assert sum(seen.slow for seen in replicas) == 0
+    assert sum(seen.gaps for seen in replicas) == 1
+    assert sum(seen.gap_seconds for seen in replicas) == pytest.approx(0.02)
+    assert sum(window.good for window in windows) == 1
+
+
+def test_what_writes_nothing_has_its_first_token_with_its_end() -> None:
+    """Embeddings: the law of limits would see nothing of them, and never grow."""
+    admission = gate()
+    whole = {"streams": False, "sequences": 8}
+    embeds = admitted(admission.offer(ask(4000, 0, **whole), 0.0, 0.5))
+    admission.finished(embeds, 0.3, Usage(prompt_tokens=4000, completion_tokens=0))
+    unknown = admitted(admission.offer(ask(4000, 200, **whole), 0.3, 0.5))
+    admission.finished(unknown, 0.6)
+    first = window(admission, 1.0).replicas["r0"].first_token
+    assert first is not None
+    assert (first.count, first.mean) == (1, pytest.approx(0.3))
 
 
 def test_gaps_of_chunks_and_of_several_sequences() -> None:
@@ -502,6 +533,26 @@ def test_observing_the_books_are_closed_with_the_request() -> None:
     assert admission.counters.account("t", "chat").counter == 800 + 400, (
         "what would not have run costs nothing"
     )
+
+
+def test_what_is_refused_at_zero_is_demand_for_the_pool_that_would_serve_it() -> None:
+    admission = gate(spec("r0", pool="chat", models=("m",)), spec("r1", pool="embed", models=("e",)))
+    admission.set_replicas([spec("r1", pool="embed", models=("e",))], 1.0)
+    assert reason(admission.offer(ask(model="m"), 1.0, 0.5)) == "unknown_model"
+    admission.set_empty_pools({"chat": frozenset({"m"})})
+    assert reason(admission.offer(ask(model="m"), 1.0, 0.5)) == "no_ready_replica"
+    assert reason(admission.offer(ask(model="none"), 1.0, 0.5)) == "unknown_model"
+    admission.set_empty_pools({"chat": frozenset({"m"}), "new": frozenset()})
+    assert reason(admission.offer(ask(model="none"), 1.0, 0.5)) == "no_ready_replica", "who knows?"
+    assert {told.pool: told.shed for told in admission.windows(3.0) if told.start == 1.0} == {
+        "chat": {"no_ready_replica": 1},
+        "new": {"no_ready_replica": 1},
+        "embed": {},
+    }
+    starting = spec("r0", pool="chat", models=("m",), rotation=Rotation.STARTING, ready_expected_at=60.0)
+    admission.set_replicas([starting], 3.0)
+    admission.set_empty_pools({})
+    assert reason(admission.offer(ask(model="m"), 3.0, 0.5)) == "replica_starting_from_zero"
 
 
 def test_observing_without_a_replica_is_a_refusal_all_the_same() -> None:

@@ -42,7 +42,8 @@ def test_budget_and_limit() -> None:
 
 def test_others_count() -> None:
     books = ledger()
-    books.foreign_tokens, books.foreign_sequences = 7000.0, 3.0
+    books.foreign_tokens, books.foreign_sequences = 6000.0, 2.0
+    books.reserve(1000, 1, MOST)
     assert books.fits(3000, 1)
     assert not books.fits(3001, 1)
     assert not books.fits(100, 2)
@@ -83,6 +84,15 @@ def test_an_extension_stops_at_what_the_request_can_use_at_all() -> None:
     assert reservation.tokens == 1010
     books.extend(reservation, 1020)
     assert reservation.tokens == 1020, "the engine knows better"
+
+
+def test_what_an_idle_engine_says_of_others_keeps_nobody_out_for_ever() -> None:
+    """vllm#29928: all clients hang up, and the gauges stay where they were until the next request."""
+    books = ledger()
+    books.foreign_tokens, books.foreign_sequences = 9900.0, 1000.0
+    assert books.fits(200, 1)
+    books.reserve(200, 1, MOST)
+    assert not books.fits(200, 1), "one is enough to hear the truth"
 
 
 def test_a_request_larger_than_the_share_is_let_in_alone() -> None:
@@ -129,7 +139,8 @@ class Books(RuleBasedStateMachine):
         alone = not self.open
         reservation = books.reserve(tokens, sequences, MOST)
         self.open.append((reservation, tokens))
-        assert books.reserved_tokens <= max(0.0, books.budget_tokens - books.foreign_tokens)
+        others = 0.0 if alone else books.foreign_tokens
+        assert books.reserved_tokens <= max(0.0, books.budget_tokens - others)
         assert books.sequences + books.foreign_sequences <= max(1.0, books.limit) or alone
 
     @precondition(lambda self: self.open)

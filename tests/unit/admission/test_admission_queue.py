@@ -472,6 +472,32 @@ def test_larger_than_a_replica_is_refused_with_the_numbers() -> None:
     assert "needs 5000 tokens of KV cache; the largest replica holds 4000" in verdict.refusal.message
 
 
+def test_nothing_to_embed_is_a_request_like_any_other() -> None:
+    admission = gate(limit=1.0)
+    for _ in range(20):  # so that the rate of service is known
+        admission.offer(ask(tenant="other"), 0.0, 0.5)
+    admission.poll(1.5)
+    empty = queued(admission.offer(ask(0, 0, tenant="a"), 1.5, 0.5))
+    queued(admission.offer(ask(0, 0, tenant="b"), 1.5, 0.5))
+    assert empty.tokens == 1
+    assert admission.poll(200.0)
+
+
+def test_many_sequences_that_a_replica_holds_one_by_one_are_let_in_alone() -> None:
+    """A batch of texts to embed, or `n` long answers: engines run them one after the other."""
+    admission = gate(spec("r0", kv_tokens=10_000))
+    small = admitted(admission.offer(ask(), 0.0, 0.5))
+    batch = queued(admission.offer(ask(100_000, 0, sequences=50), 0.0, 0.5))
+    admission.finished(small, 0.1)
+    assert [admitted(verdict) for verdict in admission.poll(0.1)] == [batch]
+    assert admission.status(0.1).replicas["r0"].reserved_tokens == 10_000
+    queued(admission.offer(ask(), 0.2, 0.5))
+    verdict = admission.offer(ask(300_000, 0, sequences=20), 0.2, 0.5)
+    assert reason(verdict) == "request_too_large"
+    assert isinstance(verdict, Refused)
+    assert "needs 15000 tokens of KV cache for each sequence" in verdict.refusal.message
+
+
 @pytest.mark.parametrize("wrong", [{"sequences": 0}, {"prompt_tokens": -1}, {"output_tokens": -5}])
 def test_a_request_that_cannot_be_is_named(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=f"got .*{next(iter(wrong.values()))}"):

@@ -118,11 +118,12 @@ class Lives(RuleBasedStateMachine):
             assert self.has_observed
             return
         ledger = replica.ledger
-        assert ledger.reserved_tokens <= max(0.0, ledger.budget_tokens - ledger.foreign_tokens) + 1e-6
         alone = ledger.sequences == ticket.request.sequences
+        others = 0.0 if alone else ledger.foreign_tokens
+        assert ledger.reserved_tokens <= max(0.0, ledger.budget_tokens - others) + 1e-6
         assert ledger.sequences + ledger.foreign_sequences <= max(1.0, ledger.limit) + 1e-6 or alone
         assert ledger.limit > 0
-        assert ticket.tokens <= replica.holds_tokens
+        assert ticket.least_tokens <= replica.holds_tokens
 
     @property
     def known(self) -> bool:

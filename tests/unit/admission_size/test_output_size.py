@@ -53,15 +53,15 @@ def prompt(tokens: int, sequences: int = 1) -> PromptSize:
         ("200.0", 200),
         (200.0, 200),
         (True, 1),
+        (0, 0),
+        (False, 0),
         (1, 1),
         (10**18, 10**18),
         (1e300, int(1e300)),
         # the engine's to judge
         (None, None),
-        (0, None),
         (-1, None),
         (0.5, None),
-        (False, None),
         ("", None),
         ("many", None),
         ("9" * 5000, None),
@@ -130,6 +130,15 @@ def test_apply_writes_the_default_where_the_limit_is_missing() -> None:
     assert not out({"max_tokens": 5000}, settings=APPLY).edits
     assert dict(out({"max_completion_tokens": -1}, settings=APPLY).edits) == {"max_completion_tokens": 700}
     assert dict(out({}, settings=APPLY, ceiling=OutputCeiling(tokens=50)).edits) == {"max_tokens": 50}
+
+
+def test_a_prompt_that_is_only_scored_is_left_alone() -> None:
+    """`max_tokens: 0` with `echo` and `logprobs`: nothing is written, and nothing may be."""
+    scored = {"prompt": "x", "max_tokens": 0, "echo": True, "logprobs": 1}
+    for settings in (RESERVE, APPLY, REQUIRE):
+        for ceiling in (FREE, CLAMP, REFUSE):
+            size = out(scored, endpoint=Endpoint.COMPLETIONS, settings=settings, ceiling=ceiling, learned=300)
+            assert (size.tokens, size.cap_tokens, size.edits, size.refusal) == (0, 0, {}, None)
 
 
 def test_require_refuses_where_the_limit_is_missing() -> None:
