@@ -20,6 +20,7 @@ from controlplane.gateway.model_list import ModelCard, Served, max_model_len, me
 from controlplane.gateway.outbound import Origin, UnreachableError, origin_of
 from controlplane.gateway.piece_size import PieceSize
 from controlplane.signals.control import ReplicaOrder
+from controlplane.signals.kv_size import engine_kv_tokens
 from controlplane.signals.samples import Scrape, Signals, Target
 
 GONE_SECONDS = 90.0
@@ -126,7 +127,7 @@ class Fleet:
         if known is None:
             return None
         engines = scrape.engines.values()
-        budgets = [tokens for engine in engines if (tokens := _kv_tokens(engine)) is not None]
+        budgets = [tokens for engine in engines if (tokens := engine_kv_tokens(engine)) is not None]
         if budgets and len(budgets) == len(scrape.engines):
             known.kv_tokens = int(sum(budgets))
         return ReplicaReading(
@@ -271,18 +272,6 @@ class Fleet:
             for card in known.cards
         }
         return tuple(cards.values())
-
-
-def _kv_tokens(engine: Signals) -> float | None:
-    """KV tokens of one engine: as it says, else its blocks.
-
-    vLLM tells one block of a model that has no KV cache (encoders, for embeddings).
-    """
-    numbers = engine.numbers
-    blocks, size = numbers.get("kv_blocks"), numbers.get("kv_block_size")
-    if blocks is not None and blocks <= 1:
-        return None
-    return numbers.get("kv_capacity_tokens") or (blocks * size if blocks and size else None)
 
 
 def _total(engines: Iterable[Signals], signal: str) -> float | None:

@@ -7,6 +7,7 @@ from controlplane.policy.growth import Mark
 from controlplane.policy.memory import ReplicaMemory, RotationMemory
 from controlplane.policy.settings import PolicySettings
 from controlplane.signals.histogram import Histogram
+from controlplane.signals.kv_size import engine_kv_tokens
 from controlplane.signals.reading import Known, Quality, Reason, Unknown
 from controlplane.signals.samples import Signals
 from controlplane.signals.snapshot import (
@@ -125,18 +126,9 @@ def probed(rotation: RotationMemory | None) -> Probed:
 
 def kv_tokens(mark: Mark) -> float | None:
     """Tokens that the KV caches of all engines of a replica hold; None where one does not say."""
-    sizes = [_kv_tokens(engine) for engine in mark.engines.values()]
+    sizes = [engine_kv_tokens(engine) for engine in mark.engines.values()]
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None
-
-
-def _kv_tokens(engine: Signals) -> float | None:
-    """As it says, else its blocks."""
-    tokens = engine.numbers.get("kv_capacity_tokens")
-    if tokens:
-        return tokens
-    blocks, size = engine.numbers.get("kv_blocks"), engine.numbers.get("kv_block_size")
-    return blocks * size if blocks and size else None
 
 
 def active(conditions: Iterable[Condition | None]) -> tuple[Condition, ...]:

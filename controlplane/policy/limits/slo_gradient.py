@@ -5,7 +5,8 @@ limit:
 
     tpot      margin * objective / step gap, averaged over about a request's life (`pace.py`);
               over 1 also of the latest step gap, down to 1: one slow second holds, it does not cut
-    ttft      max(0.5, ttft_share * objective / p90 from sending to first token)
+    ttft      max(0.5, ttft_share * objective / p90 from sending to first token); under 1 by as much of it as
+              those that wait for one are of those in flight, and only while L is in use
     kv        kv_target / KV usage
     waiting   max(0.5, 1 - W/L)     where W > 1 and W > L/20; W = the fewest that waited in the engine
     preempt   0.85                  where any sequence was preempted in the window
@@ -332,6 +333,9 @@ class SloGradient(Parameters):
             seconds, target = first_tokens.p90_seconds(pool), self._ttft_share(state) * self.ttft
             detail = f"first tokens take {seconds:.3g} s in the engine, the target is {target:.3g} s"
             gradient = max(_LEAST_GRADIENT, _gradient_of(target, seconds))
+            if gradient < 1:
+                part = _part_awaiting(window) if self._in_use(state, window) else 0.0
+                gradient = 1 - (1 - gradient) * part
             new = pool[-1].at > window.start
             yield Bound(gradient, new, LimitReason.TTFT_OVER, LimitReason.TTFT_NEAR, detail)
         usage = fresh(window.kv_usage, window, self.stale_after)
@@ -405,6 +409,15 @@ def _part_in_use(window: Window) -> float:
     if window.mean_in_flight is None or not window.max_in_flight:
         return 1.0
     return min(1.0, window.mean_in_flight / window.max_in_flight)
+
+
+def _part_awaiting(window: Window) -> float:
+    """Which part of those in flight waited for their first token (Little's law). The others are long past it:
+    fewer of them would change nothing about it for as long as they live."""
+    seen, in_flight = window.first_token, window.mean_in_flight
+    if not isinstance(seen, Known) or seen.value.mean is None or not in_flight:
+        return 1.0
+    return min(1.0, seen.value.count * seen.value.mean / window.seconds / in_flight)
 
 
 def _gradient(bound: Bound) -> float:

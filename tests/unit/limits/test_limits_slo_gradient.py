@@ -78,6 +78,32 @@ class TestGradients:
         assert state.limit == pytest.approx(limit, abs=1e-3)
         assert state.reason is reason
 
+    @pytest.mark.parametrize(
+        ("in_flight", "limit"),
+        [
+            # 30 a window that wait 2 s each are 60: of 60 all of them, 100 * (0.7 + 0.3 * 0.75)
+            (60.0, 92.5),
+            # of 600 a tenth: 100 * (0.7 + 0.3 * (1 - 0.025))
+            (600.0, 99.25),
+        ],
+    )
+    def test_late_first_tokens_cut_by_the_part_that_waits_for_one(
+        self, in_flight: float, limit: float
+    ) -> None:
+        """Where answers are long, nearly all in flight are past it: a burst of prompts is over before they end."""
+        shown = {"first_token": first_tokens(2.0, 1), "mean_in_flight": in_flight, "max_in_flight": 100.0}
+        state = LAW.observe(at(100.0), look(**shown))
+        assert state.limit == pytest.approx(limit)
+        assert state.reason is LimitReason.TTFT_OVER
+
+    def test_late_first_tokens_under_a_limit_that_is_not_in_use_hold_it(self) -> None:
+        state = LAW.observe(at(100.0), look(first_token=first_tokens(2.0, 1), max_in_flight=50.0))
+        assert (state.limit, state.reason) == (100.0, LimitReason.APP_LIMITED)
+
+    def test_growth_is_by_the_part_of_the_window_in_which_the_limit_was_full(self) -> None:
+        state = LAW.observe(at(100.0), look(max_in_flight=100.0, mean_in_flight=40.0))
+        assert state.limit == pytest.approx(100 * (1 + 0.15 * 0.4))
+
     def test_details_name_the_values(self) -> None:
         state = LAW.observe(at(100.0), look(step_gap=number(0.05, 1)))
         assert state.detail == "a token takes 50 ms, the target is 40 ms"
