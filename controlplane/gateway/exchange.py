@@ -229,7 +229,9 @@ class Exchange:
         assert reply.status
 
     def _fault_of(self, refused: EngineRefused) -> Fault:
-        return Fault.ERROR if self._refuses_our_key(refused) else _fault(refused.status)
+        if self._refuses_our_key(refused):
+            return Fault.ERROR
+        return _fault(refused.status, Fault.BROKEN if refused.in_stream else Fault.ERROR)
 
     def _refuses_our_key(self, refused: EngineRefused) -> bool:
         """A key that it does not take is ours: the client's did not reach it."""
@@ -300,8 +302,7 @@ class Exchange:
             return
         record.end = End.FAILED
         record.reason = "upstream_cut" if ended.cut is not None else "upstream_error_event"
-        fault = _fault(account.error_status) if account.error_status else Fault.BROKEN
-        self._around.door.failed(ticket, fault)
+        self._around.door.failed(ticket, _fault(account.error_status or 502, Fault.BROKEN))
         if ended.cut is None:
             reply.end()
         else:
@@ -384,10 +385,14 @@ class Exchange:
         record.prompt_tokens = ticket.request.prompt_tokens
 
 
-def _fault(status: int) -> Fault:
+def _fault(status: int, failed: Fault) -> Fault:
+    """What a status says of the engine; `failed` where it is a 5xx.
+
+    Inside a stream that is the engine's own: what is wrong with a request it tells before it begins.
+    """
     if status in _OVERLOADED:
         return Fault.OVERLOADED
-    return Fault.ERROR if status >= 500 else Fault.CLIENT_ERROR
+    return failed if status >= 500 else Fault.CLIENT_ERROR
 
 
 def _header(headers: list[Header], name: bytes) -> str:

@@ -57,7 +57,7 @@ class Fault(StrEnum):
     """Why a request did not end well."""
 
     UNREACHABLE = "unreachable"  # no connection, nothing was delivered
-    BROKEN = "broken"  # a cut, a time-out, no proper answer: the replica's own failure
-    ERROR = "error"  # a 5xx or an error event: a failure of the replica, or of what it was asked
+    BROKEN = "broken"  # a cut, a time-out, an error event, no proper answer: the replica's own failure
+    ERROR = "error"  # an answer of 5xx: a failure of the replica, or of what it was asked
     OVERLOADED = "overloaded"  # the engine refused for load: 429, 503, or the same inside a stream
     CLIENT_ERROR = "client-error"  # the engine refused what the client asked for (4xx)
