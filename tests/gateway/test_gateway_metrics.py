@@ -1,5 +1,6 @@
 """The sheet of one worker, of several, and the page; windows that are told."""
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,9 +12,9 @@ from controlplane.gateway.admission.settings import AdmissionSettings
 from controlplane.gateway.admission.verdict import Admitted, Queued
 from controlplane.gateway.metrics import Metrics, Sheet, merged, page
 from controlplane.gateway.record import End, Record
-from controlplane.gateway.told_windows import KEPT_SECONDS, MOST_WINDOWS, ToldWindows
+from controlplane.gateway.told_windows import KEPT_SECONDS, MOST_PARTS, ToldWindows
 from controlplane.signals.gateway_registry import METRICS, SECONDS
-from controlplane.signals.samples import OutcomeWindow
+from controlplane.signals.samples import OutcomeWindow, ReplicaWindow
 
 
 def record(**changes: object) -> Record:
@@ -108,6 +109,9 @@ def test_registered_names_keep_the_rules() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
+TOLD_SECONDS = 600
+
+
 def window(start: float, end: float) -> OutcomeWindow:
     return OutcomeWindow("gw", "chat", start, end, 1, 1, 1, 0, 0, {}, 5, 5, 0)
 
@@ -122,14 +126,21 @@ def test_windows_get_their_unix_time_once_and_are_told_from_a_time_on() -> None:
     assert told.after(2000.0) == []
 
 
-@pytest.mark.parametrize("count", [10, MOST_WINDOWS + 50])
-def test_old_windows_and_too_many_are_forgotten(count: int) -> None:
+def test_old_windows_are_forgotten() -> None:
     told = ToldWindows()
     told.add([window(0.0, 1.0)], 0.0)
-    told.add([window(KEPT_SECONDS + 2, KEPT_SECONDS + 3)] * count, 0.0)
+    told.add([window(KEPT_SECONDS + 2, KEPT_SECONDS + 3)], 0.0)
+    assert {each.end for each in told.after(0.0)} == {KEPT_SECONDS + 3}
+
+
+@pytest.mark.parametrize("replicas", [0, 9, 99, MOST_PARTS])
+def test_no_more_are_kept_than_fit_into_memory(replicas: int) -> None:
+    told, seen = ToldWindows(), dict.fromkeys(map(str, range(replicas)), ReplicaWindow())
+    for end in range(1, TOLD_SECONDS + 1):
+        told.add([msgspec.structs.replace(window(end - 1.0, float(end)), replicas=seen)], 0.0)
     kept = told.after(0.0)
-    assert len(kept) == min(count, MOST_WINDOWS)
-    assert {each.end for each in kept} == {KEPT_SECONDS + 3}
+    assert len(kept) == max(1, min(TOLD_SECONDS, MOST_PARTS // (1 + replicas)))
+    assert kept[-1].end == TOLD_SECONDS
 
 
 def test_the_queue_s_caps_and_outgrown_streams_are_shown() -> None:

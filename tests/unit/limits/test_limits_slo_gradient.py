@@ -90,7 +90,7 @@ class TestGradients:
     def test_late_first_tokens_cut_by_the_part_that_waits_for_one(
         self, in_flight: float, limit: float
     ) -> None:
-        """Where answers are long, nearly all in flight are past it: a burst of prompts is over before they end."""
+        """Where answers are long nearly all are past it: a burst of prompts is over before they end."""
         shown = {"first_token": first_tokens(2.0, 1), "mean_in_flight": in_flight, "max_in_flight": 100.0}
         state = LAW.observe(at(100.0), look(**shown))
         assert state.limit == pytest.approx(limit)
