@@ -176,7 +176,8 @@ async def test_a_crash_of_redis_is_said_once_and_its_end_too(
         await until(lambda: here.elsewhere == 9 and there.elsewhere == 3)
         await until(lambda: here.counters.account("t", "chat").counter == 111.0)
         assert there.counters.account("t", "chat").counter == 111.0
-        assert here.level <= 2000 + 100 * (time.monotonic() - taken_at), "both takes count"
+        refilled = 100 * (time.monotonic() - taken_at)  # clocks here and there differ by milliseconds
+        assert here.level <= 2000 + refilled + 100, "both takes count"
         lost, back = lost_and_back()
         assert lost == back
 

@@ -6,7 +6,7 @@ limit:
     tpot      margin * objective / step gap, averaged over about a request's life (`pace.py`);
               over 1 also of the latest step gap, down to 1: one slow second holds, it does not cut
     ttft      max(0.5, ttft_share * objective / p90 from sending to first token); under 1 by as much of it as
-              those that wait for one are of those in flight, and only while L is in use
+              those that wait for one are of those in flight
     kv        kv_target / KV usage
     waiting   max(0.5, 1 - W/L)     where W > 1 and W > L/20; W = the fewest that waited in the engine
     preempt   0.85                  where any sequence was preempted in the window
@@ -213,8 +213,10 @@ class SloGradient(Parameters):
 
     def _trimmed_share(self, state: SloGradientState, window: Window) -> float:
         share, seen = self._ttft_share(state), window.first_token
-        if not isinstance(seen, Known) or seen.at <= window.start:
+        if not isinstance(seen, Known) or seen.at <= window.start or not state.pool:
             return share
+        if first_tokens.p90_seconds(state.pool) > max(self.ttft, _FAR_OVER * share * self.ttft):
+            return share  # as above
         elasticity = state.elasticity.at(self._margin(state) * self.tpot)
         judged = Judged(seen.value.count, window.late)
         return margins.trimmed(share, elasticity, judged, window.mean_in_flight, most=self.ttft_share)
@@ -334,8 +336,7 @@ class SloGradient(Parameters):
             detail = f"first tokens take {seconds:.3g} s in the engine, the target is {target:.3g} s"
             gradient = max(_LEAST_GRADIENT, _gradient_of(target, seconds))
             if gradient < 1:
-                part = _part_awaiting(window) if self._in_use(state, window) else 0.0
-                gradient = 1 - (1 - gradient) * part
+                gradient = 1 - (1 - gradient) * _part_awaiting(window)
             new = pool[-1].at > window.start
             yield Bound(gradient, new, LimitReason.TTFT_OVER, LimitReason.TTFT_NEAR, detail)
         usage = fresh(window.kv_usage, window, self.stale_after)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limit_windows import first_tokens, number
 
+from controlplane.policy.limits.first_tokens import FirstTokens
 from controlplane.policy.limits.law import LimitReason, Window
 from controlplane.policy.limits.margin import LEAST, Judged, allowed, trimmed
 from controlplane.policy.limits.pace import Average, Pace
@@ -140,12 +141,18 @@ class TestTheShareForFirstTokens:
     """Answers of one token: the round trip is the first token."""
 
     law = SloGradient(ttft="1s")
+    pool = (FirstTokens(-1.0, 30.0, 0.7),)
 
     def after(
         self, late: float | None, max_in_flight: float = 10.0, share: float | None = None
     ) -> SloGradientState:
-        state = SloGradientState(10.0, LimitReason.START, "", starting=False, ttft_share=share)
-        window = Window(
+        state = SloGradientState(
+            10.0, LimitReason.START, "", starting=False, ttft_share=share, pool=self.pool
+        )
+        return self.law.observe(state, self.window(late, max_in_flight))
+
+    def window(self, late: float | None, max_in_flight: float = 10.0) -> Window:
+        return Window(
             start=0.0,
             end=1.0,
             late=late,
@@ -155,7 +162,6 @@ class TestTheShareForFirstTokens:
             max_in_flight=max_in_flight,
             first_token=first_tokens(0.7, 1.0),
         )
-        return self.law.observe(state, window)
 
     def test_many_that_come_late_all_the_same_lower_it(self) -> None:
         state = self.after(late=20.0)
@@ -171,6 +177,13 @@ class TestTheShareForFirstTokens:
             max_in_flight=10.0,
             first_token=first_tokens(p90, 2.0),
         )
+
+    def test_late_because_all_was_far_too_late_is_the_inner_loops_business(self) -> None:
+        """Else nothing would be left of it after an outage, and the engine look overloaded for minutes."""
+        state = SloGradientState(
+            10.0, LimitReason.START, "", starting=False, pool=(FirstTokens(-1.0, 30.0, 20.0),)
+        )
+        assert self.law.observe(state, self.window(late=30.0)).ttft_share == 0.75
 
     def test_what_a_limit_did_not_bring_about_or_nobody_knows_does_not_count(self) -> None:
         assert self.after(late=20.0, max_in_flight=5.0).ttft_share is None

@@ -96,10 +96,6 @@ class TestGradients:
         assert state.limit == pytest.approx(limit)
         assert state.reason is LimitReason.TTFT_OVER
 
-    def test_late_first_tokens_under_a_limit_that_is_not_in_use_hold_it(self) -> None:
-        state = LAW.observe(at(100.0), look(first_token=first_tokens(2.0, 1), max_in_flight=50.0))
-        assert (state.limit, state.reason) == (100.0, LimitReason.APP_LIMITED)
-
     def test_growth_is_by_the_part_of_the_window_in_which_the_limit_was_full(self) -> None:
         state = LAW.observe(at(100.0), look(max_in_flight=100.0, mean_in_flight=40.0))
         assert state.limit == pytest.approx(100 * (1 + 0.15 * 0.4))
