@@ -5,6 +5,7 @@ part of every replica and quota, so that together they never admit more than one
 a pipe that ends with the watching process: when that is killed, its workers stop in order.
 """
 
+import contextlib
 import gc
 import logging
 import os
@@ -72,7 +73,8 @@ class _Watch:
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._is_stopping = self._is_stopping or number != signal.SIGHUP
         for pid in tuple(self._workers):
-            os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for just now
+                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
 
     def _start(self, index: int) -> None:
         # A signal between the fork and the note of it would not reach the new worker.
