@@ -288,7 +288,7 @@ class SloGradient(Parameters):
             growth = 1 - self.smoothing + self.smoothing * growth
         room = LimitReason.SLOW_START if state.starting else LimitReason.ROOM
         reason = worst.near if worst.gradient < fastest else room
-        limit = state.limit * (1 + (growth - 1) * _part_in_use(window))
+        limit = state.limit * (1 + (growth - 1) * self._part_in_use(window))
         return replace(state, limit=limit, reason=reason, detail=worst.detail)
 
     def _in_use(self, state: SloGradientState, window: Window) -> bool:
@@ -301,6 +301,13 @@ class SloGradient(Parameters):
         if state.budget_tokens and window.max_reserved_tokens is not None:
             use = max(use, window.max_reserved_tokens / state.budget_tokens)
         return use
+
+    def _part_in_use(self, window: Window) -> float:
+        """For which part of the window about as many were in flight as at most. What was measured is of all
+        of it, and a burst of a moment says little of how an engine is that is full."""
+        if window.mean_in_flight is None or not window.max_in_flight:
+            return 1.0
+        return min(1.0, window.mean_in_flight / (self.in_use_ratio * window.max_in_flight))
 
     def _budget(self, state: SloGradientState, window: Window) -> SloGradientState:
         """What the limit is in tokens. Where the engine's own number holds it down there are slots alone:
@@ -402,14 +409,6 @@ class SloGradient(Parameters):
         if state.limit > max(ceiling, floor):
             return replace(state, limit=max(ceiling, floor), reason=reason, detail=detail)
         return state
-
-
-def _part_in_use(window: Window) -> float:
-    """For which part of the window as many were in flight as at most. What was measured is of all of it, and
-    a burst of a moment says little of how an engine is that is full."""
-    if window.mean_in_flight is None or not window.max_in_flight:
-        return 1.0
-    return min(1.0, window.mean_in_flight / window.max_in_flight)
 
 
 def _part_awaiting(window: Window) -> float:

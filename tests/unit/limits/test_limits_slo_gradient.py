@@ -98,7 +98,7 @@ class TestGradients:
 
     def test_growth_is_by_the_part_of_the_window_in_which_the_limit_was_full(self) -> None:
         state = LAW.observe(at(100.0), look(max_in_flight=100.0, mean_in_flight=40.0))
-        assert state.limit == pytest.approx(100 * (1 + 0.15 * 0.4))
+        assert state.limit == pytest.approx(100 * (1 + 0.15 * 0.4 / 0.8))
 
     def test_details_name_the_values(self) -> None:
         state = LAW.observe(at(100.0), look(step_gap=number(0.05, 1)))
