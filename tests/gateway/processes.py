@@ -10,13 +10,23 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 CONTROLPLANE = Path(sys.executable).with_name("controlplane")
 
 
 _ours: list[socket.socket] = []  # a mark for each port, until this process ends
+
+
+def until(what: str, condition: Callable[[], Any]) -> Any:
+    """The first true answer of `condition`; fails the test where none comes within a minute."""
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen within a minute"
+        time.sleep(0.1)
+    return found
 
 
 def free_ports(count: int) -> list[int]:

@@ -13,26 +13,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import free_ports, running
+from processes import free_ports, running, until
 
 TOKEN = "let-me-in"
 CLIENTS = 32
-
-
-def until(what: str, condition: Callable[[], Any]) -> Any:
-    """The first true answer of `condition`; fails the test where none comes."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if answer := condition():
-            return answer
-        time.sleep(0.1)
-    raise AssertionError(f"{what} did not happen within a minute")
 
 
 class Site:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import anthropic
 import openai
 import pytest
 import trustme
-from processes import CONTROLPLANE, config, free_ports, running
+from processes import CONTROLPLANE, config, free_ports, running, until
 
 TOKEN = "steer"
 MODEL = "h100-8b"
@@ -60,15 +60,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]
 
 def local(port: int, path: str) -> str:
     return f"http://127.0.0.1:{port}{path}"
-
-
-def until(what: str, condition: Callable[[], Any]) -> Any:
-    """The first true answer of `condition`."""
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-    return found
 
 
 def page(url: str) -> str:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from controlplane.policy.limits.law import Window
-from controlplane.signals.reading import Known
+from controlplane.policy.limits.sight import news_of_first_tokens
 
 
 class FirstTokens(msgspec.Struct, frozen=True):
@@ -28,8 +28,8 @@ Pool: TypeAlias = tuple[FirstTokens, ...]  # the oldest first
 
 def pooled(pool: Pool, window: Window, wanted: int, memory_seconds: float) -> Pool:
     """The pool after one more window."""
-    seen = window.first_token
-    if isinstance(seen, Known) and seen.at > window.start:
+    seen = news_of_first_tokens(window)
+    if seen is not None:
         p90 = seen.value.p90
         if p90 is not None and math.isfinite(p90):
             pool = (*pool, FirstTokens(seen.at, seen.value.count, p90))

@@ -4,7 +4,7 @@ import math
 
 from controlplane.policy.limits.law import Window
 from controlplane.signals.reading import Known, Reason, Unknown, aged
-from controlplane.signals.snapshot import Distribution, Number
+from controlplane.signals.snapshot import Distribution, Number, Quantiles
 
 # Unknown, but not lost: there is no such signal here, or nothing happened that it could tell of.
 _SILENT = frozenset(
@@ -30,6 +30,12 @@ def news(reading: Number, window: Window) -> float | None:
     if isinstance(reading, Known) and reading.at > window.start and math.isfinite(reading.value):
         return reading.value
     return None
+
+
+def news_of_first_tokens(window: Window) -> Known[Quantiles] | None:
+    """The first tokens that came in this window; None where none did, or nobody saw them."""
+    seen = window.first_token
+    return seen if isinstance(seen, Known) and seen.at > window.start else None
 
 
 def lost(window: Window, stale_after_seconds: float) -> list[str]:

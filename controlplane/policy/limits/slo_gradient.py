@@ -20,8 +20,8 @@ limit:
 
 The margin is an outer loop's (`margin.py`), and so is the share where it must be less than configured: each
 comes to rest where one more request in flight brings as much throughput (`elasticity.py`) as it makes others
-late. An engine's `max_num_seqs` that nobody told is learned
-(`seats.py`). The same limit in tokens goes with L (`budget.py`), where gateways tell how large requests are.
+late. An engine's `max_num_seqs` that nobody told is learned (`seats.py`). The same limit in tokens goes with
+L (`budget.py`), where gateways tell how large requests are.
 
 Why not a round trip against its own minimum: a round trip is mostly the length of the answer, an engine gets
 slower with every sequence by design, and a minimum has to be probed for. The objective does not drift.
@@ -63,7 +63,7 @@ from controlplane.policy.limits.law import LimitReason, Parameters, State, Windo
 from controlplane.policy.limits.margin import Judged
 from controlplane.policy.limits.pace import Pace
 from controlplane.policy.limits.seats import Seats
-from controlplane.policy.limits.sight import fresh, lost, news
+from controlplane.policy.limits.sight import fresh, lost, news, news_of_first_tokens
 from controlplane.signals.reading import Known
 from controlplane.signals.units import Duration, Share
 
@@ -212,8 +212,8 @@ class SloGradient(Parameters):
         return trimmed
 
     def _trimmed_share(self, state: SloGradientState, window: Window) -> float:
-        share, seen = self._ttft_share(state), window.first_token
-        if not isinstance(seen, Known) or seen.at <= window.start or not state.pool:
+        share, seen = self._ttft_share(state), news_of_first_tokens(window)
+        if seen is None or not state.pool:
             return share
         if first_tokens.p90_seconds(state.pool) > max(self.ttft, _FAR_OVER * share * self.ttft):
             return share  # as above
